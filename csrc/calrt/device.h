@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device, Session and Buffer over the driver ABI. A child holds its parent; close() is idempotent.
+// All methods are thread-safe and may block; none may be called with the GIL held for long.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_handle.h"
+#include "calrt/driver_library.h"
+
+namespace calrt {
+
+class Device;
+
+// One allocation in one memory domain. Freed with the last owner (a view counts as an owner).
+class Buffer {
+ public:
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  uint64_t bytes() const { return bytes_; }
+  uint32_t domain() const { return domain_; }
+  // Address for the host, null when the domain is not addressable. Valid as long as the Buffer.
+  void* data() const { return data_; }
+  cald_buffer* handle() const { return handle_; }
+  Result<void> write(uint64_t offset, const void* src, uint64_t bytes);
+  Result<void> read(uint64_t offset, void* dst, uint64_t bytes) const;
+
+ private:
+  friend class Device;
+  Buffer() = default;
+  std::shared_ptr<Device> device_;
+  cald_buffer* handle_ = nullptr;
+  void* data_ = nullptr;
+  uint64_t bytes_ = 0;
+  uint32_t domain_ = 0;
+};
+
+// An execution queue of a device.
+class Session {
+ public:
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  cald_session* handle() const { return handle_; }
+  const std::shared_ptr<Device>& device() const { return device_; }
+  uint32_t depth() const { return depth_; }
+
+ private:
+  friend class Device;
+  Session() = default;
+  std::shared_ptr<Device> device_;
+  cald_session* handle_ = nullptr;
+  uint32_t depth_ = 1;
+};
+
+struct DeviceInfo {
+  std::string driver, driver_version, driver_path, name, device_class, runtime;
+  uint32_t chips = 1, sessions = 1, depth = 1, queue = 0;
+  bool exclusive = false;
+  uint64_t memory_bytes = 0, memory_free = 0;  // 0 = unknown
+};
+
+struct Capability {
+  std::string name, source;
+  int32_t level = 3;
+  int64_t value = 0;
+};
+
+class Device : public std::enable_shared_from_this<Device> {
+ public:
+  using Options = std::vector<std::pair<std::string, std::string>>;
+
+  // `spec`: "cpu", "mock:bare" (driver:config) or "/path/libcald_vendor.so[:index]".
+  static Result<std::shared_ptr<Device>> open(const std::string& spec, const Options& options);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const std::string& spec() const { return spec_; }
+  const cald_driver_table& table() const { return library_->table(); }
+  cald_device* handle() const { return handle_; }
+  uint64_t now_ns() const;  // CLOCK_MONOTONIC
+
+  Result<DeviceInfo> info();
+  Result<cald_health> health();
+  Result<std::vector<Capability>> caps();
+  Result<std::vector<std::pair<std::string, uint64_t>>> counters();
+
+  // The session of queue `index`, opened on first use and shared while anyone holds it.
+  Result<std::shared_ptr<Session>> session(uint32_t index = 0);
+  // domain: one cald domain bit. align: power of two. Buffer bytes >= asked.
+  Result<std::shared_ptr<Buffer>> alloc(uint64_t bytes, uint32_t domain, uint64_t align);
+
+  // Closed devices refuse new work; the driver's handle goes with the last child.
+  void close();
+  bool closed() const { return closed_.load(); }
+  Result<void> check_open() const;
+
+ private:
+  Device() = default;
+  std::string spec_;
+  std::shared_ptr<DriverLibrary> library_;
+  cald_device* handle_ = nullptr;
+  std::atomic<bool> closed_{false};
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Session>> sessions_;
+};
+
+}  // namespace calrt

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loaded generation of a package, its graphs, and the buffers a graph's job is bound to.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "calrt/device.h"
+#include "calrt/driver.h"
+#include "calrt/package.h"
+
+namespace calrt {
+
+// What load() was asked for; unset = the package's default (spec §7.2). Never clamped.
+struct LoadRequest {
+  std::optional<uint32_t> lanes, cells;
+  std::vector<uint32_t> profiles, chunks;  // empty = all that the package allows
+  std::string compute, kv_dtype, logits_dtype, parallel, placement;  // "" = default
+  // Called at >= 2 Hz on the loading thread; false cancels.
+  std::function<bool(uint64_t done, uint64_t total)> progress;
+};
+
+class Model;
+
+// Fixed buffers for every role of one graph, reused job after job. One job at a time.
+class BindingSet {
+ public:
+  // Buffer of a role, null when the graph lacks it. `bytes` of the binding may be set smaller
+  // (logit_rows and logits of a prefill).
+  Buffer* buffer(int32_t role) const;
+  std::shared_ptr<Buffer> share(int32_t role) const;
+  int32_t* ints(int32_t role) const;  // host address of an i32 input
+  void bind_rows(uint32_t rows);      // R of logit_rows; 0 = unbound, one row returned
+  uint32_t rows() const { return rows_; }
+  uint32_t graph() const { return graph_; }
+  const std::vector<cald_binding>& bindings() const { return bindings_; }
+
+ private:
+  friend class Model;
+  std::shared_ptr<Model> model_;
+  uint32_t graph_ = 0, rows_ = 0;
+  std::vector<std::shared_ptr<Buffer>> buffers_;  // same order as bindings_
+  std::vector<cald_binding> bindings_;
+};
+
+class Model : public std::enable_shared_from_this<Model> {
+ public:
+  static Result<std::shared_ptr<Model>> load(std::shared_ptr<Device> device,
+                                             std::shared_ptr<const Package> package,
+                                             const LoadRequest& request);
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const cald_model_info& info() const { return info_; }
+  const Package& package() const { return *package_; }
+  const std::shared_ptr<Device>& device() const { return device_; }
+  cald_model* handle() const { return handle_; }
+  uint64_t generation() const { return generation_; }
+  // Index of a graph by expanded name ("decode_b4"), or INVALID_ARGUMENT listing the names.
+  Result<uint32_t> graph_index(const std::string& name) const;
+  const cald_graph& graph(uint32_t index) const { return *info_.graphs[index]; }
+  // Indices of the decode graphs by rising batch, of the prefill graphs by rising chunk.
+  const std::vector<uint32_t>& decode_graphs() const { return decode_; }
+  const std::vector<uint32_t>& prefill_graphs() const { return prefill_; }
+
+  // New buffers for one graph in the domain and alignment it asks for.
+  Result<std::unique_ptr<BindingSet>> make_bindings(uint32_t graph);
+
+  // Stops new jobs, unloads with the last holder. Idempotent.
+  void close();
+  bool closed() const { return closed_.load(); }
+  Result<void> check_open() const;  // MODEL_UNLOADED once closed
+
+ private:
+  Model() = default;
+  std::shared_ptr<Device> device_;
+  std::shared_ptr<const Package> package_;
+  cald_model* handle_ = nullptr;
+  cald_model_info info_{};
+  uint64_t generation_ = 0;
+  std::vector<uint32_t> decode_, prefill_;
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace calrt
