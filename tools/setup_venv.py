@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make or refresh the venv: setup_venv.py VENV serve|test. Whatever is missing is named in one line, exit 2.
+
+Runs under any Python 3 so that an old one can be told so.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+BUILD = ["scikit-build-core>=0.11", "pybind11>=3.1", "nlohmann-json>=3.12", "ninja>=1.11"]
+CXX20 = "#include <span>\n#include <version>\ntemplate <class T> concept C = requires(T t) { t.x; };\nint main() { return 0; }\n"
+
+
+def stop(line):
+    sys.stderr.write("calrt: %s\n" % line)
+    sys.exit(2)
+
+
+def check_compiler():
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if not compiler:
+        stop("no C++ compiler found: install g++ 11 or newer (Debian: apt install g++) or set CXX")
+    with tempfile.TemporaryDirectory() as folder:
+        source = os.path.join(folder, "probe.cpp")
+        with open(source, "w") as file:
+            file.write(CXX20)
+        command = compiler.split() + ["-std=c++20", "-fsyntax-only", source]
+        try:
+            works = subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
+        except OSError:
+            works = False
+    if not works:
+        stop("%s does not compile C++20: install g++ 11 or clang 14, or newer, or set CXX" % compiler)
+
+
+def run(command, log, missing):
+    with open(log, "ab") as out:
+        code = subprocess.call(command, stdout=out, stderr=subprocess.STDOUT)
+    if code != 0:
+        stop(missing)
+
+
+def cmake_is_recent():
+    try:
+        text = subprocess.check_output(["cmake", "--version"]).decode()
+        major, minor = text.split()[2].split(".")[:2]
+        return (int(major), int(minor)) >= (3, 20)
+    except (OSError, ValueError, IndexError, subprocess.CalledProcessError):
+        return False
+
+
+def main():
+    venv, kind = sys.argv[1], sys.argv[2]
+    if sys.version_info < (3, 10):
+        stop("Python %d.%d is too old: 3.10 or newer is needed (make PYTHON=python3.12)" % sys.version_info[:2])
+    check_compiler()
+    python = os.path.join(venv, "bin", "python")
+    if not os.path.exists(os.path.join(venv, "bin", "pip")):
+        if subprocess.call(
+            [sys.executable, "-m", "venv", venv], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ):
+            shutil.rmtree(venv, ignore_errors=True)
+            stop("Python's venv module does not work (Debian: apt install python3-venv)")
+    log = os.path.join(venv, "setup.log")
+    open(log, "wb").close()
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install"]
+
+    have = os.path.exists(os.path.join(venv, ".serve")) or os.path.exists(os.path.join(venv, ".test"))
+    print("calrt: %s (log: %s)" % ("rebuilding" if have else "first build, one to three minutes", log), flush=True)
+    build = BUILD + ([] if cmake_is_recent() else ["cmake>=3.20"])
+    run(pip + build, log, "the package index cannot be reached for the build tools (%s); see %s" % (", ".join(build), log))
+    define = "-Ccmake.define.CALRT_TESTS=%s" % ("ON" if kind == "test" else "OFF")
+    extras = "serve" if kind == "serve" else "test,dev"
+    run(
+        pip + ["--no-build-isolation", define, "-e", ".[%s]" % extras],
+        log,
+        "installing calrt[%s] failed: the package index cannot be reached or the build broke; see the end of %s"
+        % (extras, log),
+    )
+    made = [".serve", ".test"] if kind == "test" else [".serve"]
+    for stamp in made:
+        open(os.path.join(venv, stamp), "w").close()
+    if kind == "serve":
+        # This build has no native tests: `make test` must build again.
+        stale = os.path.join(venv, ".test")
+        if os.path.exists(stale):
+            os.remove(stale)
+
+
+if __name__ == "__main__":
+    main()
