@@ -2,6 +2,7 @@
 #include "base/status.h"
 
 #include <array>
+#include <cstddef>
 
 namespace calrt {
 namespace {

@@ -13,7 +13,15 @@
 
 namespace calrt::kv {
 
-enum class LaneState : uint8_t { FREE, RESERVED, PREFILLING, DECODING, DRAINING, POISONED, OFFLINE };
+enum class LaneState : uint8_t {
+  FREE,
+  RESERVED,
+  PREFILLING,
+  DECODING,
+  DRAINING,
+  POISONED,
+  OFFLINE
+};
 const char* lane_state_name(LaneState state);
 
 inline constexpr uint32_t kAnyLane = UINT32_MAX;
@@ -101,9 +109,16 @@ class LaneTable : public std::enable_shared_from_this<LaneTable> {
     bool committed = false;
     uint32_t length = 0, reserved = 0, job_cells = 0;
     uint64_t lease = 0, job_seq = 0, expires_ns = 0, last_used = 0;
+    uint64_t last_seq = 0;  // survives leases: job_seq rises per lane
   };
   LaneTable(uint32_t lanes, uint32_t cells, uint32_t generation);
-  Result<Slot*> find(const LaneRef& ref);  // with the mutex held
+  Result<void> check_fits(uint32_t tokens) const;
+  // The rest with the mutex held.
+  Result<Slot*> find(const LaneRef& ref);
+  uint32_t count_free() const;
+  uint32_t expire_locked(uint64_t now_ns);
+  void make_free(Slot& slot);
+  static void forget_owner(Slot& slot);
 
   mutable std::mutex mutex_;
   std::vector<Slot> slots_;

@@ -1,0 +1,3 @@
+# SPDX-License-Identifier: Apache-2.0
+# KV bookkeeping, sampler and engine.
+calrt_test(lanes)
