@@ -3,6 +3,7 @@
 // request's draws depend on its seed alone. Not thread-safe; allocates only when made.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <utility>
@@ -36,6 +37,9 @@ struct Sampled {
   float logprob = 0;   // log softmax of the raw logits; filled only when n_probs > 0
 };
 
+// Columns searched as one block.
+inline constexpr uint32_t kLogitBlock = 128;
+
 class Sampler {
  public:
   // INVALID_ARGUMENT / OUT_OF_RANGE naming the field.
@@ -47,12 +51,30 @@ class Sampler {
 
  private:
   Sampler() = default;
+  template <class T>
+  void select(const T* row, uint32_t tokens, uint32_t k);
+  void select(const LogitsView& logits, uint32_t k);
+  Sampled draw();
+  void sort_to(size_t n);
+  size_t cut_top_p(size_t n);
+  size_t cut_min_p(size_t n);
+  void edit_row(const LogitsView& logits);
+  void penalise();
+  void report(const LogitsView& logits, std::vector<TokenProb>* top);
+
   SamplingParams params_;
+  uint32_t vocab_ = 0;
+  bool penalties_ = false;
   std::mt19937 rng_;
-  std::vector<int32_t> recent_;  // ring of repeat_last_n tokens
+  // The last repeat_last_n tokens, a ring once full; with -1 each token of the context once.
+  std::vector<int32_t> recent_;
   size_t recent_at_ = 0;
+  std::vector<uint32_t> counts_;                       // of each token in recent_
   std::vector<std::pair<float, int32_t>> candidates_;  // scratch: logit, token
-  std::vector<float> row_;                             // scratch: F32 logits
+  size_t sorted_ = 0;                                  // candidates_ in order so far
+  std::vector<int32_t> blocks_, ranks_;                // scratch: best key of each block
+  std::vector<float> row_;                             // scratch: edited F32 logits
+  double log_sum_ = 0;                                 // of the raw row, when n_probs > 0
 };
 
 }  // namespace calrt

@@ -1,3 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
 # KV bookkeeping, sampler and engine.
 calrt_test(lanes)
+calrt_test(sampler)
