@@ -36,7 +36,7 @@ class Detokenizer:
         return self._decoder.getstate()[0]
 
     def flush(self) -> str:
-        """Ends the stream: "" or, when it broke off inside a character, one U+FFFD. Ready for a new stream."""
+        """Ends the stream: "", or one U+FFFD when it broke off inside a character. Ready for reuse."""
         rest = self._decode(b"", True)
         self._decoder.reset()
         return rest

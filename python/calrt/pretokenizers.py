@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How byte-level BPE vocabularies cut text into words, by the name in `tokenizer.ggml.pre`.
 
-Each entry is a list of regular expressions (Oniguruma syntax). They are applied in turn: every match becomes
-a word of its own, and what lies between matches goes on to the next expression and stays whole after the last.
+Each entry is a list of regular expressions (Oniguruma syntax), applied in turn: an expression cuts each piece
+that the one before left into its matches and what lies between them.
 """
 
 from __future__ import annotations

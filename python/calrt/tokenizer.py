@@ -208,7 +208,7 @@ class Tokenizer:
         return self._kinds[self._checked(token)] == CONTROL
 
     def decode(self, tokens: Iterable[int], special: bool = False) -> str:
-        """The text of `tokens`; bytes that are not UTF-8 become U+FFFD. `special` writes control tokens too."""
+        """The text of `tokens`; bytes that are not UTF-8 become U+FFFD. `special` adds control tokens."""
         checked = map(self._checked, tokens)
         if special:
             data = (self._texts[t].encode() if self._kinds[t] == CONTROL else self._table[t] for t in checked)
