@@ -15,9 +15,13 @@ namespace calrt {
 struct Error {
   Status code = Status::INTERNAL;
   int64_t native_code = 0;
-  std::string message;  // what was wrong, with the numbers
-  std::string where;    // entry or stage
+  std::string message;    // what was wrong, with the numbers
+  std::string where;      // entry or stage
+  bool unmapped = false;  // native_code is a number that calrt has no meaning for
 };
+
+// One line for people, both numbers shown: "KV_NO_CAPACITY (calrt 17, native 9): message".
+std::string error_text(const Error& error);
 
 // printf-style maker: fail(Status::OUT_OF_RANGE, "cells=%u not allowed: ...", cells)
 [[gnu::format(printf, 2, 3)]] inline Error fail(Status code, const char* format, ...) {
@@ -82,17 +86,17 @@ class [[nodiscard]] Result<void> {
 };
 
 // Returns the error of `expression` from the enclosing function if it failed.
-#define CALRT_TRY(expression)                                          \
-  do {                                                                 \
+#define CALRT_TRY(expression)                                                 \
+  do {                                                                        \
     if (auto try_ = (expression); !try_.ok()) return std::move(try_).error(); \
   } while (0)
 
 // CALRT_TRY_ASSIGN(auto x, f()): x is the value, or the error is returned.
 #define CALRT_TRY_ASSIGN(target, expression) \
   CALRT_TRY_ASSIGN_(CALRT_JOIN_(try_, __LINE__), target, expression)
-#define CALRT_TRY_ASSIGN_(name, target, expression)       \
-  auto name = (expression);                               \
-  if (!name.ok()) return std::move(name).error();         \
+#define CALRT_TRY_ASSIGN_(name, target, expression) \
+  auto name = (expression);                         \
+  if (!name.ok()) return std::move(name).error();   \
   target = *std::move(name)
 #define CALRT_JOIN_(a, b) CALRT_JOIN2_(a, b)
 #define CALRT_JOIN2_(a, b) a##b

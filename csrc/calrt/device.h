@@ -7,12 +7,14 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
-#include "base/unique_handle.h"
+#include "calrt/driver_handle.h"
 #include "calrt/driver_library.h"
+#include "calrt/slot.h"
 
 namespace calrt {
 
@@ -21,7 +23,6 @@ class Device;
 // One allocation in one memory domain. Freed with the last owner (a view counts as an owner).
 class Buffer {
  public:
-  ~Buffer();
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
@@ -29,15 +30,17 @@ class Buffer {
   uint32_t domain() const { return domain_; }
   // Address for the host, null when the domain is not addressable. Valid as long as the Buffer.
   void* data() const { return data_; }
-  cald_buffer* handle() const { return handle_; }
+  cald_buffer* handle() const { return handle_.get().pointer; }
+  // OUT_OF_RANGE, with the numbers, when [offset, offset + bytes) is not inside. Thread-safe.
   Result<void> write(uint64_t offset, const void* src, uint64_t bytes);
   Result<void> read(uint64_t offset, void* dst, uint64_t bytes) const;
 
  private:
   friend class Device;
   Buffer() = default;
-  std::shared_ptr<Device> device_;
-  cald_buffer* handle_ = nullptr;
+  std::shared_ptr<Device> device_;  // before handle_: the parent goes last
+  BufferHandle handle_;
+  mutable std::mutex mutex_;
   void* data_ = nullptr;
   uint64_t bytes_ = 0;
   uint32_t domain_ = 0;
@@ -49,15 +52,18 @@ class Session {
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
-  cald_session* handle() const { return handle_; }
+  cald_session* handle() const { return handle_.get().pointer; }
   const std::shared_ptr<Device>& device() const { return device_; }
   uint32_t depth() const { return depth_; }
 
  private:
   friend class Device;
+  friend class Job;
   Session() = default;
   std::shared_ptr<Device> device_;
-  cald_session* handle_ = nullptr;
+  SessionHandle handle_;
+  std::mutex submit_mutex_;  // a driver sees one submit at a time on a session
+  Slot<Session>* slot_ = nullptr;
   uint32_t depth_ = 1;
 };
 
@@ -80,13 +86,12 @@ class Device : public std::enable_shared_from_this<Device> {
 
   // `spec`: "cpu", "mock:bare" (driver:config) or "/path/libcald_vendor.so[:index]".
   static Result<std::shared_ptr<Device>> open(const std::string& spec, const Options& options);
-  ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   const std::string& spec() const { return spec_; }
   const cald_driver_table& table() const { return library_->table(); }
-  cald_device* handle() const { return handle_; }
+  cald_device* handle() const { return handle_.get().pointer; }
   uint64_t now_ns() const;  // CLOCK_MONOTONIC
 
   Result<DeviceInfo> info();
@@ -96,7 +101,7 @@ class Device : public std::enable_shared_from_this<Device> {
 
   // The session of queue `index`, opened on first use and shared while anyone holds it.
   Result<std::shared_ptr<Session>> session(uint32_t index = 0);
-  // domain: one cald domain bit. align: power of two. Buffer bytes >= asked.
+  // domain: one cald domain bit. align: power of two. bytes: 1 to 2^48.
   Result<std::shared_ptr<Buffer>> alloc(uint64_t bytes, uint32_t domain, uint64_t align);
 
   // Closed devices refuse new work; the driver's handle goes with the last child.
@@ -105,13 +110,35 @@ class Device : public std::enable_shared_from_this<Device> {
   Result<void> check_open() const;
 
  private:
+  friend class Model;
   Device() = default;
+  // Runs `call(&error)` alone on the device's handle, as the ABI promises drivers. INVALID_STATE
+  // from inside a load's progress callback, which would wait for itself.
+  template <class Call>
+  Result<void> call_alone(const char* where, Call&& call);
+
   std::string spec_;
   std::shared_ptr<DriverLibrary> library_;
-  cald_device* handle_ = nullptr;
+  DeviceHandle handle_;
+  uint32_t depth_ = 1;
   std::atomic<bool> closed_{false};
   std::mutex mutex_;
-  std::vector<std::weak_ptr<Session>> sessions_;
+  std::atomic<std::thread::id> caller_{};  // who holds mutex_
+  std::vector<std::unique_ptr<Slot<Session>>> sessions_;
 };
+
+template <class Call>
+Result<void> Device::call_alone(const char* where, Call&& call) {
+  if (caller_.load() == std::this_thread::get_id())
+    return Error{Status::INVALID_STATE, 0,
+                 "the device is in a call of this very thread: a load's progress callback may not "
+                 "use the device",
+                 where};
+  const std::scoped_lock lock(mutex_);
+  caller_.store(std::this_thread::get_id());
+  auto answered = call_driver(where, std::forward<Call>(call));
+  caller_.store(std::thread::id());
+  return answered;
+}
 
 }  // namespace calrt

@@ -2,11 +2,8 @@
 // A submitted graph run. The job owns its bindings until a terminal state.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
+#include <cstdint>
 #include <memory>
-#include <mutex>
-#include <vector>
 
 #include "base/result.h"
 #include "calrt/device.h"
@@ -25,8 +22,9 @@ enum class JobState : int32_t {
 };
 const char* job_state_name(JobState state);
 
-// Told once when a job ends, on a driver thread or inside submit. Must not block or call back
-// into the runtime. Must outlive the jobs it was given to.
+// Told exactly once how a job ended (LOST too, also when the Job object is gone), on a driver's or
+// the runtime's thread or inside submit. Must not block or call back into the runtime. Must live
+// until it was told; it is not touched once completed() has returned or wait() has seen the end.
 class CompletionSink {
  public:
   virtual void completed(uint64_t job_seq, JobState state, int32_t status) noexcept = 0;
@@ -35,11 +33,19 @@ class CompletionSink {
   ~CompletionSink() = default;
 };
 
+class JobControl;
+
+// No job runs longer than this, whatever deadline it was given: then it is lost.
+inline constexpr uint64_t kHardTimeoutNs = 600'000'000'000;
+
+// Thread-safe. A Job may be dropped while it runs: what it holds lives until the driver has
+// answered and is then given back on the runtime's own thread; no destructor waits.
 class Job : public std::enable_shared_from_this<Job> {
  public:
   // Submits `bindings` (already filled) on the session. job_seq is unique in the process and
   // rises. deadline_ns: absolute; the job is lost if it has not ended by then.
-  // QUEUE_FULL at once when the session's queue is full; the bindings come back to the caller then.
+  // QUEUE_FULL at once when the session's queue is full; the bindings come back to the caller then,
+  // as after every error. WAIT_TIMEOUT if the deadline has passed already.
   static Result<std::shared_ptr<Job>> submit(const std::shared_ptr<Session>& session,
                                              std::shared_ptr<Model> model,
                                              std::shared_ptr<BindingSet> bindings,
@@ -50,30 +56,30 @@ class Job : public std::enable_shared_from_this<Job> {
   Job& operator=(const Job&) = delete;
 
   uint64_t job_seq() const { return job_seq_; }
-  JobState state() const { return state_.load(std::memory_order_acquire); }
-  bool terminal() const { return state() >= JobState::DONE; }
+  JobState state() const;
+  bool terminal() const;  // asks no driver
   const std::shared_ptr<BindingSet>& bindings() const { return bindings_; }
   const std::shared_ptr<Model>& model() const { return model_; }
 
-  // Waits until terminal or `deadline_ns`. WAIT_TIMEOUT changes nothing. After a terminal state
+  // Waits until terminal or `deadline_ns` (absolute). WAIT_TIMEOUT changes nothing. After an end it
   // returns OK for DONE and the job's own error otherwise, every time it is asked.
   Result<void> wait(uint64_t deadline_ns);
   // Best effort; the job still ends in exactly one terminal state.
   Result<void> cancel();
-  Result<cald_timing> timing() const;
+  Result<cald_timing> timing() const;  // INVALID_STATE before the end and when lost
 
  private:
   Job() = default;
-  static void on_complete(void* user, const cald_completion* completion);
-  struct Control;  // outlives the Job while the driver may still answer
-  std::shared_ptr<Session> session_;
   std::shared_ptr<Model> model_;
   std::shared_ptr<BindingSet> bindings_;
-  std::shared_ptr<Control> control_;
-  cald_job* handle_ = nullptr;
+  std::shared_ptr<JobControl> control_;
   uint64_t job_seq_ = 0;
-  uint64_t deadline_ns_ = CALD_NO_DEADLINE;
-  std::atomic<JobState> state_{JobState::CREATED};
 };
+
+// Completions that drivers sent for no running job (a second one, or an unknown tag): counted and
+// dropped, since the process began.
+uint64_t stray_completions();
+// Answers of the driver that came after their job was lost, since the process began.
+uint64_t late_completions();
 
 }  // namespace calrt

@@ -28,25 +28,42 @@ struct LoadRequest {
 
 class Model;
 
-// Fixed buffers for every role of one graph, reused job after job. One job at a time.
+// Fixed buffers for every role of one graph, reused job after job. One job at a time: a second
+// submit is INVALID_STATE until the first has ended, and after a lost job until the driver answers.
+// Not thread-safe apart from that.
 class BindingSet {
  public:
+  BindingSet(const BindingSet&) = delete;
+  BindingSet& operator=(const BindingSet&) = delete;
+
   // Buffer of a role, null when the graph lacks it. `bytes` of the binding may be set smaller
   // (logit_rows and logits of a prefill).
   Buffer* buffer(int32_t role) const;
   std::shared_ptr<Buffer> share(int32_t role) const;
   int32_t* ints(int32_t role) const;  // host address of an i32 input
-  void bind_rows(uint32_t rows);      // R of logit_rows; 0 = unbound, one row returned
+  // R of logit_rows; 0 = unbound, one row returned. More than max_rows() is refused at submit.
+  void bind_rows(uint32_t rows);
   uint32_t rows() const { return rows_; }
+  uint32_t max_rows() const { return max_rows_; }  // 0: the graph has no logit_rows
   uint32_t graph() const { return graph_; }
   const std::vector<cald_binding>& bindings() const { return bindings_; }
+  const std::shared_ptr<Model>& model() const { return model_; }
 
  private:
   friend class Model;
+  friend class Job;
+  friend class JobControl;
+  BindingSet() = default;
+  struct Place {
+    std::shared_ptr<Buffer> buffer;
+    int32_t role = 0;
+    uint64_t bytes = 0, row_bytes = 0;  // row_bytes 0: always bound whole
+  };
   std::shared_ptr<Model> model_;
-  uint32_t graph_ = 0, rows_ = 0;
-  std::vector<std::shared_ptr<Buffer>> buffers_;  // same order as bindings_
+  uint32_t graph_ = 0, rows_ = 0, max_rows_ = 0;
+  std::vector<Place> places_;
   std::vector<cald_binding> bindings_;
+  std::atomic<uint64_t> job_seq_{0};  // of the job that holds the buffers, 0 = none
 };
 
 class Model : public std::enable_shared_from_this<Model> {
@@ -54,14 +71,13 @@ class Model : public std::enable_shared_from_this<Model> {
   static Result<std::shared_ptr<Model>> load(std::shared_ptr<Device> device,
                                              std::shared_ptr<const Package> package,
                                              const LoadRequest& request);
-  ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
 
   const cald_model_info& info() const { return info_; }
   const Package& package() const { return *package_; }
   const std::shared_ptr<Device>& device() const { return device_; }
-  cald_model* handle() const { return handle_; }
+  cald_model* handle() const { return handle_.get().pointer; }
   uint64_t generation() const { return generation_; }
   // Index of a graph by expanded name ("decode_b4"), or INVALID_ARGUMENT listing the names.
   Result<uint32_t> graph_index(const std::string& name) const;
@@ -80,9 +96,10 @@ class Model : public std::enable_shared_from_this<Model> {
 
  private:
   Model() = default;
-  std::shared_ptr<Device> device_;
+  Result<void> read_info(const ResolvedLoad& asked);
+  std::shared_ptr<Device> device_;  // before handle_, as package_: what the driver's model uses
   std::shared_ptr<const Package> package_;
-  cald_model* handle_ = nullptr;
+  ModelHandle handle_;
   cald_model_info info_{};
   uint64_t generation_ = 0;
   std::vector<uint32_t> decode_, prefill_;

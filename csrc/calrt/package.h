@@ -68,6 +68,7 @@ class Package {
 
  private:
   friend struct PackageBuilder;
+  friend struct PackageForTest;  // csrc/tests: packages without files
   Package();
   std::string directory_;
   int directory_fd_ = -1;
