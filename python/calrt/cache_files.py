@@ -29,14 +29,6 @@ def cache_dir() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "calrt"
 
 
-def model_path(name: str) -> Path | None:
-    """The cached file of a fetched model such as "smollm2", or None when it has not been fetched."""
-    if not name or not name.replace("-", "").replace("_", "").isalnum():
-        return None
-    path = cache_dir() / "models" / f"{name}.gguf"
-    return path if path.is_file() else None
-
-
 def identity(path: Path) -> tuple[int, int, int]:
     """Size, modification time and inode: what changes when a file's content does."""
     found = path.stat()

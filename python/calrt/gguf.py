@@ -249,6 +249,7 @@ class _Head:
         unpack = struct.Struct("<Q").unpack_from
         out: list[str] = []
         append = out.append
+        start = pos
         try:
             for _ in range(count):
                 start = pos + 8
@@ -261,9 +262,9 @@ class _Head:
         except UnicodeDecodeError as error:
             raise GgufError(f"{what}[{len(out)}] is not UTF-8 (byte {error.start})") from None
         if len(out) < count:
-            needed = max(pos, self.pos + 8 * count)
-            self.need(needed - self.pos, f"{what}[{len(out)}]")
-            raise _NeedMore(needed)
+            self.need(
+                max(start, pos) - self.pos, f"{what}[{len(out)}]"
+            )  # always raises: that is past `limit`
         self.pos = pos
         return out
 

@@ -17,9 +17,9 @@ import shutil
 import warnings
 from pathlib import Path
 
-from calrt.cache_files import cache_dir, file_digest, identity, key_lock, model_path, write_atomically
+from calrt.cache_files import cache_dir, file_digest, identity, key_lock, write_atomically
 from calrt.gguf import read_gguf
-from calrt.model_fetch import ModelFetchError, fetch
+from calrt.model_fetch import ModelFetchError, fetch, model_path
 from calrt.package_build import build_package, file_sha256
 from calrt.package_manifest import PACKER_VERSION, compute_class
 from calrt.progress import Progress, silent

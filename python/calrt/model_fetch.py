@@ -43,6 +43,14 @@ MODELS = {
 }
 
 
+def model_path(name: str) -> Path | None:
+    """The cached file of a fetched model such as "smollm2", or None when it has not been fetched."""
+    if not name or not name.replace("-", "").replace("_", "").isalnum():
+        return None
+    path = cache_dir() / "models" / f"{name}.gguf"
+    return path if path.is_file() else None
+
+
 def fetch(name: str, progress: Progress | None = None, timeout: float = FETCH_TIMEOUT) -> Path:
     """The GGUF of a known model, downloaded into the cache if it is not there yet.
 

@@ -14,7 +14,7 @@ class Progress(Protocol):
     Called often, from the thread that does the work: keep it short. An exception it raises ends the work.
     """
 
-    def __call__(self, what: str, done: int, total: int, /) -> None: ...
+    def __call__(self, what: str, done: int, total: int, /) -> object: ...
 
 
 def silent(what: str, done: int, total: int, /) -> None:
