@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ASGI application: keys, CORS, routing, errors. Knows no field of any dialect.
+
+`Front` is the outermost layer and plain ASGI: it buffers nothing. A request passes it in this order:
+preflight, key, route, handler; whatever is raised becomes one JSON error.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import anyio
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .engine import Engine
+from .errors import Kind, Refused, from_native
+from .replies import refusal
+from .routes import PUBLIC, ROUTES
+from .service import Description, Loaded, Parts, Service, Settings
+from .stream import ClientGone
+from .tokenizer import Tokenizer
+
+log = logging.getLogger("calrt.serve")
+
+_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+_SERVER = (b"server", b"calrt")
+
+
+def create_app(
+    engine: Engine,
+    tokenizer: Tokenizer,
+    *,
+    settings: Settings | None = None,
+    description: Description | None = None,
+) -> Starlette:
+    """An ASGI application over a started engine, for embedding. The engine stays the caller's."""
+    service = Service(settings or Settings())
+    service.adopt(Loaded(engine, tokenizer, description or Description(name="model")))
+    return application(service)
+
+
+def application(service: Service, failed: Callable[[BaseException], None] | None = None) -> Starlette:
+    """The application of a service. With a loader, loading starts with the server and not before it."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as group:
+            group.start_soon(service.load, failed or _log_failure)
+            yield
+            group.cancel_scope.cancel()
+
+    return Starlette(lifespan=lifespan, middleware=[Middleware(Front, service=service)])
+
+
+def service_of(settings: Settings, load: Callable[[], Parts]) -> Service:
+    """A service that loads its model when its application starts."""
+    return Service(settings, load)
+
+
+def _log_failure(error: BaseException) -> None:
+    log.error("the model could not be loaded: %s", error)
+
+
+class Front:
+    """Outermost ASGI layer of the server."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+        self._keys = [key.encode() for key in service.settings.api_keys]
+        self._origins = service.settings.cors_origins or ("*" if self._keys else "localhost")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        extra = [_SERVER, *self._cors(headers)]
+        started = False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            await send(message)
+
+        try:
+            await self._answer(scope, receive, send_with_headers, headers)
+        except ClientGone:
+            log.debug("the client left before its answer")
+        except Refused as refused:
+            if started:
+                raise
+            await refusal(refused)(scope, receive, send_with_headers)
+        except Exception as error:
+            if started:
+                raise
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            await refusal(from_native(error))(scope, receive, send_with_headers)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
+        path = scope["path"]
+        if scope["method"] == "OPTIONS":
+            await _preflight(send)
+            return
+        if self._keys and path not in PUBLIC and not self._has_key(headers):
+            raise Refused(Kind.UNAUTHORISED, "Invalid API Key")
+        handler = ROUTES.get((scope["method"], path))
+        if handler is None:
+            raise Refused(Kind.NOT_FOUND, "File Not Found")
+        reply = await handler(self._service, Request(scope, receive))
+        await reply(scope, receive, send)
+
+    def _has_key(self, headers: Headers) -> bool:
+        given = headers.get("authorization") or headers.get("x-api-key") or ""
+        key = given.removeprefix("Bearer ").encode()
+        # Every key is compared, and in constant time: the answer's time tells nothing.
+        return sum([hmac.compare_digest(key, known) for known in self._keys]) > 0
+
+    def _cors(self, headers: Headers) -> list[tuple[bytes, bytes]]:
+        origin = headers.get("origin")
+        if origin is None:
+            return []
+        allowed = self._allowed_origin(origin)
+        if allowed is None:
+            return []
+        return [
+            (b"access-control-allow-origin", allowed.encode("latin-1")),
+            (b"access-control-allow-credentials", b"true"),
+            (b"vary", b"Origin"),
+        ]
+
+    def _allowed_origin(self, origin: str) -> str | None:
+        if self._origins == "*":
+            return origin
+        if self._origins == "localhost":
+            return origin if _is_local(origin) else None
+        return self._origins
+
+
+async def _preflight(send: Send) -> None:
+    headers = [
+        (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
+        (b"access-control-allow-headers", b"*"),
+        (b"content-length", b"0"),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _is_local(origin: str) -> bool:
+    try:
+        return (urlsplit(origin).hostname or "") in _LOCAL_HOSTS
+    except ValueError:
+        return False

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the routes work with: the server's settings, and the loaded model once it is there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import anyio.to_thread
+from msgspec import Struct
+
+from .chat import ChatTemplate
+from .engine import Engine, Limits
+from .errors import Kind, Refused
+from .fields import Options
+from .ports import LaneStore, Runner
+from .tokenizer import PromptEncoder, Tokenizer
+
+log = logging.getLogger("calrt.serve")
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How the server behaves. Times in seconds, sizes in bytes."""
+
+    options: Options = Options()
+    """Defaults of the request fields."""
+    limits: Limits = Limits()
+    aliases: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = ()
+    cors_origins: str = ""
+    """"*", "localhost", or one origin. Empty: "*" with a key, "localhost" without."""
+    body_limit: int = 32 << 20
+    body_timeout: float = 60.0
+    ping: float = 30.0
+    drain: float = 5.0
+
+
+class Description(Struct, frozen=True, kw_only=True):
+    """What is known about the model, for /props and /v1/models. Zero or empty when it is not known."""
+
+    name: str
+    path: str = ""
+    device: str = ""
+    vocab_type: int = 0
+    n_ctx_train: int = 0
+    n_embd: int = 0
+    n_params: int = 0
+    size: int = 0
+    ftype: str = ""
+    compute: str = ""
+    kv_dtype: str = ""
+    hardware_batch: int = 0
+    evidence: dict[str, str] = {}
+
+
+class Parts(Struct, frozen=True, kw_only=True):
+    """A loaded model, taken apart: what `load` hands to the service. `close` gives everything back."""
+
+    runner: Runner
+    lanes: LaneStore
+    tokenizer: Tokenizer
+    description: Description
+    vocab: int = 0
+    """Logits of the model; may be more than the tokenizer's tokens."""
+    close: Callable[[], None] = lambda: None
+
+
+class Loaded:
+    """The model as the routes see it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        description: Description,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.description = description
+        self.encoder = PromptEncoder(tokenizer)
+        self.close = close
+        self.bos_text = _token_text(tokenizer, tokenizer.bos)
+        self.eos_text = _token_text(tokenizer, tokenizer.eos)
+        self.template = ChatTemplate(tokenizer.chat_template, self.bos_text, self.eos_text)
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token adds to the text."""
+        return self.tokenizer.byte_table[token]
+
+
+class Service:
+    """One server's state: not loaded, loaded, stopping, or failed."""
+
+    def __init__(self, settings: Settings, load: Callable[[], Parts] | None = None) -> None:
+        self.settings = settings
+        self.started = int(time.time())
+        self.failure: BaseException | None = None
+        self.stopping = False
+        self.loading = False
+        """Whether the loader's thread may still run."""
+        self._load = load
+        self._loaded: Loaded | None = None
+
+    def adopt(self, loaded: Loaded) -> None:
+        """Serve this model from now on."""
+        self._loaded = loaded
+
+    @property
+    def loaded(self) -> Loaded:
+        """The model. Refused (503) while it is being loaded."""
+        if self._loaded is None:
+            if self.failure is not None:
+                raise Refused(Kind.UNAVAILABLE, f"The model could not be loaded: {self.failure}")
+            raise Refused(Kind.UNAVAILABLE, "Loading model")
+        return self._loaded
+
+    @property
+    def model_name(self) -> str:
+        """What answers call the model: the first alias in the alphabet, else the model's own name."""
+        if self.settings.aliases:
+            return min(self.settings.aliases)
+        return self.loaded.description.name
+
+    async def load(self, failed: Callable[[BaseException], None]) -> None:
+        """Load the model in a thread and start the engine; `failed` is told when that does not work."""
+        if self._load is None:
+            return
+        began = time.monotonic()
+        self.loading = True
+        try:
+            parts = await anyio.to_thread.run_sync(self._load, abandon_on_cancel=True)
+            engine = Engine(
+                parts.runner, parts.lanes, parts.tokenizer, self.settings.limits, vocab=parts.vocab
+            )
+            loaded = Loaded(engine, parts.tokenizer, parts.description, parts.close)
+        except Exception as error:
+            self.loading = False
+            self.failure = error
+            failed(error)
+            return
+        self.loading = False
+        engine.start()
+        self.adopt(loaded)
+        if loaded.template.is_default:
+            log.warning("the model has no chat template; chat requests use ChatML")
+        log.info(
+            "model %s is ready after %.1f s: %d slots of %d tokens",
+            self.model_name,
+            time.monotonic() - began,
+            engine.lanes,
+            engine.cells,
+        )
+
+    async def close(self, drain: float | None = None) -> None:
+        """Refuse new requests, finish running ones within `drain` seconds, end the rest, unload."""
+        self.stopping = True
+        if self._loaded is None:
+            return
+        await self._loaded.engine.close(self.settings.drain if drain is None else drain)
+        close, self._loaded.close = self._loaded.close, lambda: None
+        await anyio.to_thread.run_sync(close)
+
+    def health(self) -> dict[str, Any]:
+        """The body of /health. Refused (503) when the server cannot answer requests."""
+        engine = self.loaded.engine
+        if engine.failure is not None:
+            raise Refused(Kind.UNAVAILABLE, f"The device has failed: {engine.failure}. Restart the server")
+        if self.stopping:
+            raise Refused(Kind.UNAVAILABLE, "The server is stopping")
+        return {"status": "ok"}
+
+
+def _token_text(tokenizer: Tokenizer, token: int | None) -> str:
+    return "" if token is None else tokenizer.token_text(token)
