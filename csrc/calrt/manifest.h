@@ -34,6 +34,7 @@ struct ManifestArtifact {
   std::optional<std::string> sha256;
   std::optional<std::string> edge_sha256;
   bool optional = false;
+  std::string region;  // "" = none
 };
 
 struct ManifestTensor {
@@ -80,6 +81,10 @@ struct ManifestGraph {
   std::vector<ManifestCap> caps;
 };
 
+struct ManifestKvBase {
+  uint64_t layer = 0, kv = 0, chip = 0, address = 0;
+};
+
 struct ManifestKvGroup {
   std::string name;
   Allowed lanes, cells;
@@ -87,6 +92,23 @@ struct ManifestKvGroup {
   std::vector<uint64_t> strides;    // empty = null
   std::string split, owner;         // split "" = null
   std::optional<uint64_t> bytes;
+  std::vector<ManifestKvBase> base;  // empty = null
+};
+
+struct ManifestGoldenIo {
+  int32_t role = 0;
+  int32_t dtype = 0;
+  std::vector<uint64_t> shape;
+  std::string artifact;  // "" = inline
+};
+
+struct ManifestGolden {
+  std::string name, graph;
+  std::vector<ManifestGoldenIo> inputs, outputs;
+};
+
+struct ManifestRegion {
+  std::string id, alias_of;
 };
 
 struct ManifestVersionRange {  // empty exact and min = unknown
@@ -129,6 +151,8 @@ struct Manifest {
   std::vector<std::string> allowed_compute, allowed_parallel, allowed_placement;
   std::vector<int32_t> allowed_kv_dtype, allowed_logits_dtype;
   std::string memory_plan;
+  std::vector<ManifestRegion> regions;
+  std::vector<ManifestGolden> golden;
   // parallelism
   std::string parallel_mode;
   uint64_t parallel_chips = 1, parallel_degree = 1;

@@ -17,20 +17,26 @@ namespace calrt {
 struct LoadRequest;
 
 struct Finding {
-  char gate;             // 'A'..'F'
-  std::string code;      // "A06"
-  char severity;         // 'R' reject, 'W' warning, 'N' note
+  char gate;         // 'A'..'F'
+  std::string code;  // "A06"
+  char severity;     // 'R' reject, 'W' warning, 'N' note
   std::string file, artifact, field, message;
   std::string expected, found;  // as JSON text, "" = null
 };
 
 struct Verdict {
-  std::string verdict;  // "pass", "pass_with_warnings", "rejected"
-  std::string mode;     // "fast"
+  std::string verdict;                // "pass", "pass_with_warnings", "rejected"
+  std::string mode;                   // "fast"
   std::map<char, std::string> gates;  // gate -> pass, warn, reject, skipped, not_run
   std::vector<Finding> findings;      // ordered by gate, code, file, field
   uint64_t files = 0, bytes = 0, hashed_bytes = 0;
   std::string package_id, name;
+  std::string path;     // last part of the directory's name
+  std::string started;  // RFC 3339 UTC
+  bool manifest_read = false;
+  uint64_t minor = 0, graphs = 0;
+  uint64_t rejects = 0;              // all that were found, also those not listed
+  std::map<char, double> timing_ms;  // gate -> time spent
   bool rejected() const { return verdict == "rejected"; }
   // The status a load of this package answers: 8, 9, 10 or 11 (spec §3, "Load-time mapping").
   Error error() const;
@@ -63,7 +69,9 @@ class Package {
 
   // Options against `allowed`, by name, before any device call. Nothing is clamped.
   Result<ResolvedLoad> resolve(const LoadRequest& request) const;
-  // The typed form for a driver; pointers live as long as this Package.
+  // The manifest's bytes as read; empty if they could not be.
+  const std::string& manifest_json() const { return manifest_json_; }
+  // The typed form for a driver; pointers live as long as this Package. Only if not rejected.
   const cald_package& typed() const { return *typed_; }
 
  private:
@@ -72,6 +80,7 @@ class Package {
   Package();
   std::string directory_;
   int directory_fd_ = -1;
+  std::string manifest_json_;
   Manifest manifest_;
   Verdict verdict_;
   std::map<std::string, int> fds_;

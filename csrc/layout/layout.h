@@ -13,9 +13,9 @@
 
 namespace calrt {
 
-uint32_t dtype_size(int32_t dtype);                       // bytes; 0 for an unknown dtype
-const char* dtype_name(int32_t dtype);                    // "bf16"; "?" for an unknown dtype
-int32_t dtype_from_name(const std::string& name);         // 0 for an unknown name
+uint32_t dtype_size(int32_t dtype);                // bytes; 0 for an unknown dtype
+const char* dtype_name(int32_t dtype);             // "bf16"; "?" for an unknown dtype
+int32_t dtype_from_name(const std::string& name);  // 0 for an unknown name
 
 inline constexpr uint64_t kMaxDim = (uint64_t{1} << 31) - 1;
 inline constexpr uint64_t kMaxAllocation = uint64_t{1} << 48;
@@ -37,7 +37,7 @@ cald_layout undetermined_layout(uint64_t bytes);
 uint64_t layout_offset(const cald_layout& layout, const uint64_t* index);
 // One stride per dimension when plain strides can express the layout.
 std::optional<std::vector<uint64_t>> plain_strides(const cald_layout& layout, uint32_t rank);
-// Fails with the two axes that overlap.
+// Fails with the two axes that overlap; the error's `where` is then "injective".
 Result<void> check_injective(const cald_layout& layout, uint64_t element_size);
 
 }  // namespace calrt

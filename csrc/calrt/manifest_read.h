@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the tape to the structs of manifest.h.
+#pragma once
+
+#include "calrt/json_tape.h"
+#include "calrt/manifest.h"
+
+namespace calrt {
+
+// Everything, of a manifest that check_schema() accepted.
+Manifest read_manifest(const JsonTape& tape);
+// Name, target, tokenizer and at most 4,096 artifacts of any tape: enough to check the files of a
+// package whose manifest was refused. What has the wrong type is left at its default.
+Manifest read_inventory(const JsonTape& tape);
+
+// "tokens" -> CALD_ROLE_TOKENS and back; 0 and "?" when unknown.
+int32_t role_from_name(std::string_view name);
+const char* io_role_name(int32_t role);
+
+}  // namespace calrt
