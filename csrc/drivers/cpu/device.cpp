@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "drivers/cpu/device.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "drivers/cpu/session.h"
+
+uint64_t cald_driver::now_ns() const {
+  if (host != nullptr && host->now_ns != nullptr) return host->now_ns(host->user);
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
+
+namespace calrt::cpu {
+namespace {
+
+constexpr uint32_t kMostThreads = 256;
+
+// Level 0: proven by this source.
+const struct {
+  const char* name;
+  int64_t value;
+} kCaps[] = {
+    {"async_native", 1}, {"cancel", 1},      {"completion_callback", 1}, {"explicit_positions", 1},
+    {"logit_rows", 1},   {"n_valid", 1},     {"lane_map_any", 1},        {"padding_rows", 1},
+    {"binding_sets", 2}, {"load_cancel", 1}, {"footprint", 1},           {"timing", 1},
+    {"depth", kDepth},   {"queue", kQueue},  {"compute_f32", 1},         {"compute_bf16", 1},
+    {"kv_f32", 1},       {"kv_bf16", 1},     {"logits_f32", 1},          {"logits_bf16", 1},
+};
+
+Result<uint32_t> parse_threads(const char* text) {
+  char* end = nullptr;
+  const long value = std::strtol(text, &end, 10);
+  if (end == text || *end != '\0' || value < 1 || value > static_cast<long>(kMostThreads))
+    return fail(Status::INVALID_ARGUMENT, "option threads=%.40s: 1 to %u expected", text,
+                kMostThreads);
+  return static_cast<uint32_t>(value);
+}
+
+}  // namespace
+
+uint32_t default_threads() {
+  uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+#ifdef __linux__
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+    std::set<std::string> distinct;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (!CPU_ISSET(cpu, &allowed)) continue;
+      std::ifstream siblings("/sys/devices/system/cpu/cpu" + std::to_string(cpu) +
+                             "/topology/thread_siblings_list");
+      std::string list;
+      std::getline(siblings, list);
+      distinct.insert(list.empty() ? std::to_string(cpu) : list);
+    }
+    cores = std::max<uint32_t>(1, static_cast<uint32_t>(distinct.size()));
+  }
+#endif
+  return std::min(cores, 8u);
+}
+
+Result<std::unique_ptr<cald_device>> open_device(cald_driver* driver,
+                                                 const cald_device_options& options) {
+  if (options.index != 0)
+    return fail(Status::OUT_OF_RANGE, "device index %u: cpu has one device, 0", options.index);
+  if (options.config != nullptr && *options.config != '\0')
+    return fail(Status::INVALID_ARGUMENT, "cpu takes no configuration, got \"%.40s\"",
+                options.config);
+  auto device = std::make_unique<cald_device>();
+  device->driver = driver;
+  device->threads = 0;
+  if (options.n_options != 0 && options.options == nullptr)
+    return fail(Status::INVALID_ARGUMENT, "options is null");
+  for (uint32_t i = 0; i < options.n_options; ++i) {
+    const cald_option& option = options.options[i];
+    const char* key = option.key == nullptr ? "" : option.key;
+    if (std::strcmp(key, "threads") != 0)
+      return fail(Status::INVALID_ARGUMENT, "unknown option \"%.40s\"; cpu knows: threads", key);
+    CALRT_TRY_ASSIGN(device->threads, parse_threads(option.value == nullptr ? "" : option.value));
+  }
+  if (device->threads == 0) device->threads = default_threads();
+  CALRT_TRY_ASSIGN(device->isa, select_isa());
+  device->kernels = &kernels_of(device->isa);
+  return device;
+}
+
+void describe_device(cald_device_info* out) {
+  const uint32_t size = out->struct_size;
+  *out = {};
+  out->struct_size = size;
+  out->chips = 1;
+  out->name = "cpu";
+  out->device_class = "cpu-ref";
+  out->runtime = "";
+  out->sessions = 1;
+  out->depth = kDepth;
+  out->queue = kQueue;
+  out->exclusive = 0;
+  const long page = sysconf(_SC_PAGESIZE), pages = sysconf(_SC_PHYS_PAGES);
+  if (page > 0 && pages > 0) out->memory_bytes = static_cast<uint64_t>(page) * pages;
+#ifdef _SC_AVPHYS_PAGES
+  const long free = sysconf(_SC_AVPHYS_PAGES);
+  if (page > 0 && free > 0) out->memory_free = static_cast<uint64_t>(page) * free;
+#endif
+}
+
+cald_status list_caps(cald_cap* out, uint32_t* count) {
+  const auto all = static_cast<uint32_t>(std::size(kCaps));
+  for (uint32_t i = 0; out != nullptr && i < std::min(*count, all); ++i) {
+    out[i].level = 0;
+    out[i].name = kCaps[i].name;
+    out[i].source = "source";
+    out[i].value = kCaps[i].value;
+  }
+  *count = all;
+  return CALD_OK;
+}
+
+cald_status list_counters(const cald_device& device, cald_counter* out, uint32_t* count) {
+  const cald_counter all[] = {{"jobs", device.jobs.load()},
+                              {"tokens", device.tokens.load()},
+                              {"busy_ns", device.busy_ns.load()}};
+  const auto n = static_cast<uint32_t>(std::size(all));
+  for (uint32_t i = 0; out != nullptr && i < std::min(*count, n); ++i) out[i] = all[i];
+  *count = n;
+  return CALD_OK;
+}
+
+}  // namespace calrt::cpu
