@@ -36,18 +36,8 @@ from calrt.serve.policy import IdleLane, Waiting, choose_lane, choose_next
 from calrt.serve.scheduler import TRANSITIONS, Effect, Scheduler, State
 
 PURE = [
-    "messages",
-    "scheduler",
-    "policy",
-    "text",
-    "prompts",
-    "fields",
-    "errors",
-    "answers",
-    "api_llama",
-    "api_openai",
-    "geometry",
-    "flags",
+    *("messages", "scheduler", "policy", "text", "prompts", "fields", "errors"),
+    *("answers", "api_llama", "api_openai", "geometry", "flags"),
 ]
 EVENTS = {
     Granted: Granted(1, 0),
@@ -121,7 +111,7 @@ def test_a_request_runs_from_arrival_to_its_end() -> None:
     assert scheduler.step([Granted(1, 0)], 0).actions == (Launch(accepted(1), 0),)
     plan = scheduler.step([Started(1, 1), ChunkDone(1, 2, 2), Token(1, 7, 3)], 3)
     assert plan.actions == tuple(Emit(1, e) for e in (Started(1, 1), ChunkDone(1, 2, 2), Token(1, 7, 3)))
-    assert scheduler.step([Ended(1, Finish.LENGTH, 4)], 4).actions == (Close(1, Finish.LENGTH),)
+    assert scheduler.step([Ended(1, Finish.LENGTH, 4)], 4).actions == (Close(1, Finish.LENGTH, 4),)
     assert scheduler.state(1) is State.ENDED
 
 

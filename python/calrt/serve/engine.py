@@ -121,6 +121,7 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
         self._turning = False
         self._stopping = False
+        self._collapsed = False
         self._idle = asyncio.Event()
         self._refusal: Refused | None = None
         self._turns = 0
@@ -173,7 +174,7 @@ class Engine:
 
     async def _wait_idle(self, seconds: float) -> None:
         numbers = self._scheduler.statistics()
-        if numbers.queued + numbers.running + numbers.draining == 0:
+        if self._collapsed or numbers.queued + numbers.running + numbers.draining == 0:
             return
         self._idle.clear()
         try:
@@ -296,7 +297,10 @@ class Engine:
     # ---- the turn --------------------------------------------------------------------------------
 
     def _on_runner(self) -> None:
-        self._turn([event for raw in self._runner.drain() if (event := _event(raw)) is not None])
+        raws = self._runner.drain()
+        if self._collapsed:
+            return
+        self._turn([event for raw in raws if (event := _event(raw)) is not None])
 
     def _turn(self, events: Sequence[Event] = ()) -> None:
         """Step until the inbox is empty. Events that a turn causes itself are taken in the same turn."""
@@ -359,6 +363,7 @@ class Engine:
     def _collapse(self, error: Exception) -> None:
         """A defect of ours: nobody waits for ever, and no new work is taken."""
         self.failure = f"{type(error).__name__}: {error}"
+        self._collapsed = True
         self._inbox.clear()
         now = time.monotonic_ns()
         for request, live in list(self._live.items()):

@@ -211,6 +211,8 @@ class Close(Struct, frozen=True):
 
     request: int
     finish: Finish
+    at: int | None = None
+    """When the runner ended it; None when the owner's side did."""
     status: int = 0
     native_code: int = 0
     text: str = ""

@@ -304,7 +304,7 @@ class Scheduler:
 
 def _close(request: int, event: Event) -> Close:
     if isinstance(event, Ended):
-        return Close(request, event.finish, event.status, event.native_code, event.text)
+        return Close(request, event.finish, event.at, event.status, event.native_code, event.text)
     if isinstance(event, Cancelled):
         return Close(request, event.finish)
     return Close(request, Finish.DEADLINE if isinstance(event, Expired) else Finish.SHUTDOWN)

@@ -71,10 +71,7 @@ class Live:
         return Progress(event.done, len(self.ticket.accepted.tokens), elapsed / 1e6)
 
     def _token(self, event: Token) -> Piece | None:
-        self._predicted += 1
-        self._last = event.at
-        if self._first is None:
-            self._first = event.at
+        self._count(event.at)
         text = self._text.feed(event.token)
         self._tokens.append(event.token)
         if event.probs is not None:
@@ -87,6 +84,8 @@ class Live:
         """The terminal event."""
         accepted, finish = self.ticket.accepted, close.finish
         text = self._text.flush()
+        if finish is Finish.STOP:
+            self._count(close.at)  # the stop token was drawn too; it has no text
         if finish in _ANSWERS and self.stopped:
             finish = Finish.WORD
         elif finish is Finish.LENGTH and accepted.context_bound:
@@ -107,6 +106,12 @@ class Live:
             native_code=close.native_code,
             error=close.text,
         )
+
+    def _count(self, at: int | None) -> None:
+        self._predicted += 1
+        self._last = at
+        if self._first is None:
+            self._first = at
 
     def _take(self) -> tuple[tuple[int, ...], tuple[TokenProbs, ...]]:
         taken = tuple(self._tokens), tuple(self._probs)
