@@ -49,7 +49,10 @@ std::vector<uint64_t> dotted(const std::string& text) {
 
 std::string dotted(const std::vector<uint64_t>& numbers) {
   std::string text;
-  for (const uint64_t number : numbers) text += (text.empty() ? "" : ".") + std::to_string(number);
+  for (const uint64_t number : numbers) {
+    if (!text.empty()) text += '.';
+    text += std::to_string(number);
+  }
   return text;
 }
 
