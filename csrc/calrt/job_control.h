@@ -11,7 +11,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -99,7 +99,9 @@ class JobSupervisor {
   std::condition_variable wake_, stopped_;
   std::map<uint64_t, std::shared_ptr<JobControl>> jobs_;
   std::set<std::pair<uint64_t, uint64_t>> deadlines_;  // (deadline, job_seq)
-  std::deque<JobResources> garbage_;
+  // Lists: assigning over a JobResources would drop the old parents before the old children.
+  std::list<JobResources> garbage_;
+  std::list<JobResources> unsettled_;  // of the thread alone: the driver was not through with them
   uint64_t wakes_at_ = UINT64_MAX;
   bool running_ = false, stopping_ = false;
 };

@@ -95,20 +95,15 @@ void JobSupervisor::run() {
         lost.push_back(job->second);  // stays known, to recognise the late answer
       deadlines_.erase(deadlines_.begin());
     }
-    std::deque<JobResources> garbage = std::move(garbage_);
-    garbage_.clear();
+    unsettled_.splice(unsettled_.end(), garbage_);
     lock.unlock();
     for (const auto& control : lost) control->lose();
     lost.clear();
-    std::deque<JobResources> unsettled;
-    for (JobResources& held : garbage)
-      if (!settled(held)) unsettled.push_back(std::move(held));
-    garbage.clear();
+    std::erase_if(unsettled_, settled);  // gives back what they held, children first
     lock.lock();
     if (!garbage_.empty()) continue;
     wakes_at_ = deadlines_.empty() ? UINT64_MAX : deadlines_.begin()->first;
-    if (!unsettled.empty()) wakes_at_ = std::min(wakes_at_, monotonic_ns() + kRetryNs);
-    for (JobResources& held : unsettled) garbage_.push_back(std::move(held));
+    if (!unsettled_.empty()) wakes_at_ = std::min(wakes_at_, monotonic_ns() + kRetryNs);
     while (!stopping_ && monotonic_ns() < wakes_at_) {
       if (wakes_at_ == UINT64_MAX)
         wake_.wait(lock);
