@@ -19,7 +19,7 @@ from pathlib import Path
 
 from calrt.cache_files import cache_dir, file_digest, identity, key_lock, write_atomically
 from calrt.gguf import read_gguf
-from calrt.model_fetch import ModelFetchError, fetch, model_path
+from calrt.model_fetch import MODELS, ModelFetchError, fetch, model_path
 from calrt.package_build import build_package, file_sha256
 from calrt.package_manifest import PACKER_VERSION, compute_class
 from calrt.progress import Progress, silent
@@ -50,7 +50,8 @@ def package_for(
     if not source.exists():
         fetched = model_path(str(path))
         if fetched is None:
-            raise FileNotFoundError(f"{source}: no such GGUF file or package directory")
+            hint = f" (calrt model fetch {path} gets it)" if str(path) in MODELS else ""
+            raise FileNotFoundError(f"{path}: no such GGUF file or package directory{hint}")
         source = fetched
     if source.is_dir():
         return source

@@ -46,7 +46,13 @@ class ConsoleProgress:
             self._what = what
             if self._bar_type is not None:
                 self._bar = self._bar_type(
-                    total=total, desc=what, unit="B", unit_scale=True, file=self._stream, leave=False
+                    total=total,
+                    desc=what,
+                    unit="B",
+                    unit_scale=True,
+                    unit_divisor=1024,
+                    file=self._stream,
+                    leave=False,
                 )
             else:
                 self._say(f"{what} ({total / 2**20:.0f} MiB) ...")

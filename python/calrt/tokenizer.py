@@ -27,6 +27,7 @@ from calrt.vocabulary import (
     read_vocabulary,
 )
 
+_MAX_TOKENS = 1 << 22
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -123,6 +124,10 @@ class Tokenizer:
         engine.encode_special_tokens = True  # control tokens are cut out here, in encode()
         ids: dict[str, int] = engine.get_vocab(with_added_tokens=True)
         count = max(ids.values(), default=-1) + 1
+        if count > _MAX_TOKENS:
+            raise ValueError(
+                f"tokenizer.json has token id {count - 1:,}; at most {_MAX_TOKENS - 1:,} is supported"
+            )
         texts, kinds = [""] * count, [UNUSED] * count
         for token, index in ids.items():
             texts[index], kinds[index] = token, NORMAL
