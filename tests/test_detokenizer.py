@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calrt.detokenizer import Detokenizer
@@ -37,6 +37,7 @@ def test_byte_by_byte_text_comes_with_the_last_byte_of_each_character() -> None:
     assert pieces == ["", "é", "", "", "", "👋"]
 
 
+@settings(deadline=None)
 @given(st.text(), st.data())
 def test_text_at_random_cuts(text: str, data: st.DataObject) -> None:
     encoded = text.encode()
@@ -47,6 +48,7 @@ def test_text_at_random_cuts(text: str, data: st.DataObject) -> None:
     assert rest == ""
 
 
+@settings(deadline=None)
 @given(st.binary())
 def test_any_bytes_give_the_text_of_the_whole(data: bytes) -> None:
     parts, rest = run([bytes([byte]) for byte in data])
