@@ -118,14 +118,14 @@ void Findings::add(char severity, const char* code, At at, std::string message,
                    std::string expected, std::string found) {
   Count& count = counts_[code];
   ++count.seen;
+  // The first reject of a check is always kept: it decides how a load fails.
+  const bool first_reject = severity == 'R' && count.worst != 'R';
   if (severity == 'R') {
     ++rejects_;
     count.worst = 'R';
   } else if (severity == 'W' && count.worst == 'N') {
     count.worst = 'W';
   }
-  // The first reject of a check is always kept: it decides how a load fails.
-  const bool first_reject = severity == 'R' && !rejected(code);
   if (!first_reject && (count.seen > kPerCheck || findings_.size() >= kInAll)) return;
   findings_.push_back(Finding{gate_of(code), code, severity, std::move(at.file),
                               std::move(at.artifact), std::move(at.field), printable(message),
@@ -135,18 +135,6 @@ void Findings::add(char severity, const char* code, At at, std::string message,
 bool Findings::full(const char* code) const {
   const auto found = counts_.find(code);
   return found != counts_.end() && found->second.seen > kPerCheck;
-}
-
-bool Findings::rejected(const char* code) const {
-  return std::any_of(findings_.begin(), findings_.end(), [code](const Finding& finding) {
-    return finding.severity == 'R' && finding.code == code;
-  });
-}
-
-size_t Findings::rejects_of_gate(char gate) const {
-  return static_cast<size_t>(std::count_if(
-      findings_.begin(), findings_.end(),
-      [gate](const Finding& finding) { return finding.severity == 'R' && finding.gate == gate; }));
 }
 
 std::vector<Finding> Findings::finish() {

@@ -49,9 +49,7 @@ class Findings {
 
   // True once a check has said all it may: loops over hostile input stop here.
   bool full(const char* code) const;
-  bool rejected(const char* code) const;
   size_t rejects() const { return rejects_; }
-  size_t rejects_of_gate(char gate) const;
   // All of them, ordered by gate, code, file, field, with the "and N more" lines.
   std::vector<Finding> finish();
 

@@ -183,6 +183,8 @@ struct PackageBuilder {
     }
     verdict.verdict = verdict.rejects > 0 ? "rejected" : warned ? "pass_with_warnings" : "pass";
     for (const auto& [id, file] : files) package->fds_[id] = file.fd;
+    static const cald_package nothing{};
+    package->typed_ = &nothing;
     if (!verdict.rejected()) {
       package->storage_ = Package::Typed::build(package->manifest_, verdict.package_id, files);
       package->typed_ = &package->storage_->package;

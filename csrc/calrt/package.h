@@ -71,7 +71,7 @@ class Package {
   Result<ResolvedLoad> resolve(const LoadRequest& request) const;
   // The manifest's bytes as read; empty if they could not be.
   const std::string& manifest_json() const { return manifest_json_; }
-  // The typed form for a driver; pointers live as long as this Package. Only if not rejected.
+  // The typed form for a driver; pointers live as long as this Package. Empty if rejected.
   const cald_package& typed() const { return *typed_; }
 
  private:
