@@ -58,7 +58,7 @@ class FakeServer(AbstractContextManager["FakeServer"]):
 
     def _run(self) -> None:
         config = uvicorn.Config(
-            application(self.service),
+            application(self.service, lambda error: None),
             log_config=None,
             lifespan="on",
             ws="none",

@@ -149,6 +149,11 @@ class Engine:
     ) -> None:
         await self.close(drain=0.0)
 
+    @property
+    def started(self) -> bool:
+        """Whether it is attached to an event loop."""
+        return self._loop is not None
+
     def start(self) -> None:
         """Attach to the running event loop."""
         self._loop = asyncio.get_running_loop()
@@ -259,9 +264,10 @@ class Engine:
         sampling: Sampling | None = None,
         stops: Sequence[str] = (),
     ) -> AsyncIterator[Piece]:
-        """Pieces of the answer to a prompt of token ids. Leaving the loop early frees the lane.
+        """Pieces of the answer to a prompt of token ids.
 
-        Raises Refused if the request is not accepted, fails or is cut off by a shutdown.
+        Closing the iterator (`contextlib.aclosing`) frees the lane within one tick. Raises Refused if the
+        request is not accepted, fails or is cut off by a shutdown.
         """
         ticket = self.submit(tokens, max_tokens=max_tokens, sampling=sampling, stops=stops)
         try:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import cast
 from urllib.parse import urlsplit
 
 import anyio
@@ -24,7 +25,7 @@ from .engine import Engine
 from .errors import Kind, Refused, from_native
 from .replies import refusal
 from .routes import PUBLIC, ROUTES
-from .service import Description, Loaded, Parts, Service, Settings
+from .service import Description, Loaded, Service, Settings
 from .stream import ClientGone
 from .tokenizer import Tokenizer
 
@@ -36,37 +37,51 @@ _SERVER = (b"server", b"calrt")
 
 def create_app(
     engine: Engine,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None = None,
     *,
     settings: Settings | None = None,
     description: Description | None = None,
 ) -> Starlette:
-    """An ASGI application over a started engine, for embedding. The engine stays the caller's."""
+    """An ASGI application over an engine, for embedding.
+
+    `tokenizer` defaults to the one the engine was made with. An engine that is not started yet is started
+    and closed with the application; a started one stays the caller's.
+    """
+    chosen = cast(Tokenizer, engine.vocabulary) if tokenizer is None else tokenizer
     service = Service(settings or Settings())
-    service.adopt(Loaded(engine, tokenizer, description or Description(name="model")))
-    return application(service)
+    service.adopt(Loaded(engine, chosen, description or Description(name="model")))
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        if engine.started:
+            yield
+            return
+        engine.start()
+        try:
+            yield
+        finally:
+            await service.close()
+
+    return _starlette(service, lifespan)
 
 
-def application(service: Service, failed: Callable[[BaseException], None] | None = None) -> Starlette:
-    """The application of a service. With a loader, loading starts with the server and not before it."""
+def application(service: Service, failed: Callable[[BaseException], None]) -> Starlette:
+    """The application of a service that loads its model: loading starts with the server, not before it."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with anyio.create_task_group() as group:
-            group.start_soon(service.load, failed or _log_failure)
+            group.start_soon(service.load, failed)
             yield
             group.cancel_scope.cancel()
 
+    return _starlette(service, lifespan)
+
+
+def _starlette(
+    service: Service, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]
+) -> Starlette:
     return Starlette(lifespan=lifespan, middleware=[Middleware(Front, service=service)])
-
-
-def service_of(settings: Settings, load: Callable[[], Parts]) -> Service:
-    """A service that loads its model when its application starts."""
-    return Service(settings, load)
-
-
-def _log_failure(error: BaseException) -> None:
-    log.error("the model could not be loaded: %s", error)
 
 
 class Front:

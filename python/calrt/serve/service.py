@@ -127,7 +127,7 @@ class Service:
     async def load(self, failed: Callable[[BaseException], None]) -> None:
         """Load the model in a thread and start the engine; `failed` is told when that does not work."""
         if self._load is None:
-            return
+            raise RuntimeError("this service has no loader")
         began = time.monotonic()
         self.loading = True
         try:
