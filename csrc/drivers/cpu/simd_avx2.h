@@ -15,7 +15,9 @@ struct Avx2Simd {
     __m256 lo, hi;
   };
   static constexpr int kMaxRows = 6;
-  static constexpr int columns(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+  // Accumulators are two registers each, and of 16 registers the weights, a mask and an activation
+  // need five: three rows by two columns would spill.
+  static constexpr int columns(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 
   CALRT_INLINE static V zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   CALRT_INLINE static V set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
