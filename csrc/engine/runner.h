@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepRunner: keeps the device busy without Python. One native thread that repeats the plan:
-//   reap completions -> sample ready lanes -> stop tokens and budgets -> fill inputs -> submit -> publish
-// One request's way through the files: plan.h (Start) -> check.cpp -> step_core.cpp (which lane does
-// what next) -> submitter.cpp (fill, submit, reap) -> device -> sampler -> step_core.cpp -> ring.h.
+//   reap completions -> sample ready lanes -> stop tokens and budgets -> fill inputs -> submit ->
+//   publish
+// One request's way through the files: plan.h (Start) -> check.cpp -> step_core.cpp (which lane
+// does what next) -> submitter.cpp (fill, submit, reap) -> device -> sampler -> step_core.cpp ->
+// ring.h.
 #pragma once
 
 #include <memory>
@@ -16,9 +18,10 @@
 namespace calrt::engine {
 
 struct RunnerOptions {
-  uint32_t max_events = 8192;        // ring capacity; when full the runner waits for the reader
-  uint32_t prefill_chunk = 0;        // largest chunk used, 0 = the largest of the model
-  uint32_t decode_ticks_per_chunk = 1;  // decode ticks between two prefill chunks while any lane decodes
+  uint32_t max_events = 8192;  // ring capacity; when full the runner waits for the reader
+  uint32_t prefill_chunk = 0;  // largest chunk used, 0 = the largest of the model
+  // Decode ticks between two prefill chunks while any lane decodes.
+  uint32_t decode_ticks_per_chunk = 1;
   uint64_t job_timeout_ns = 60'000'000'000;
 };
 

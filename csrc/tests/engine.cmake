@@ -2,3 +2,5 @@
 # KV bookkeeping, sampler and engine.
 calrt_test(lanes)
 calrt_test(sampler)
+calrt_test(step_core)
+calrt_test(reserve)

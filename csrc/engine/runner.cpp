@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Only wiring: an inbox, one thread around a TickLoop, and the ring.
+#include "engine/runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "engine/check.h"
+#include "engine/ring.h"
+#include "engine/submitter.h"
+#include "engine/tick_loop.h"
+
+namespace calrt::engine {
+
+namespace {
+
+uint64_t now_ns() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                               std::chrono::nanoseconds(1));
+}
+
+// Far enough for any wait, near enough not to overflow the clock.
+std::chrono::steady_clock::time_point time_of(uint64_t t_ns) {
+  const uint64_t latest = now_ns() + 3'600'000'000'000;
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(std::min(t_ns, latest)));
+}
+
+}  // namespace
+
+struct StepRunner::Impl final : CompletionSink {
+  Impl(std::shared_ptr<kv::LaneTable> table, const RunnerOptions& given)
+      : lanes(std::move(table)), options(given), ring(given.max_events) {}
+
+  const std::shared_ptr<kv::LaneTable> lanes;
+  const RunnerOptions options;
+  uint32_t vocab = 0;
+  EventRing ring;
+  std::unique_ptr<JobSubmitter> submitter;
+  std::unique_ptr<TickLoop> loop;  // the thread's own
+  std::thread thread;
+
+  mutable std::mutex mutex;
+  std::condition_variable changed, exited;
+  std::vector<std::unique_ptr<Record>> starts;
+  std::vector<uint64_t> cancels, completions;
+  struct Known {
+    uint64_t lease;
+    bool cancelled;
+  };
+  std::map<uint64_t, Known> known;  // requests that have not ended
+  bool closing = false, running = false, stalled = false, drained = false;
+  RunnerStatistics statistics;
+
+  void completed(uint64_t job_seq, JobState, int32_t) noexcept override {
+    std::lock_guard lock(mutex);
+    completions.push_back(job_seq);
+    changed.notify_one();
+  }
+
+  void run();
+  void take_inbox(bool* cancel_all);
+  void publish();
+};
+
+// One turn's worth of news, handed to the loop outside the lock.
+void StepRunner::Impl::take_inbox(bool* cancel_all) {
+  std::vector<std::unique_ptr<Record>> new_starts;
+  std::vector<uint64_t> new_cancels, new_completions;
+  {
+    std::unique_lock lock(mutex);
+    const auto news = [&] {
+      return !starts.empty() || !cancels.empty() || !completions.empty() ||
+             (closing && !*cancel_all) || (stalled && drained);
+    };
+    stalled = loop->waits_for_room();
+    const uint64_t wake = loop->wake_at();
+    if (wake == UINT64_MAX) {
+      changed.wait(lock, news);
+    } else {
+      changed.wait_until(lock, time_of(wake), news);
+    }
+    drained = false;
+    new_starts.swap(starts);
+    new_cancels.swap(cancels);
+    new_completions.swap(completions);
+    *cancel_all = closing;
+  }
+  for (auto& record : new_starts) loop->core().start(std::move(record));
+  for (const uint64_t request : new_cancels) loop->core().cancel(request, now_ns());
+  for (const uint64_t job_seq : new_completions) loop->completed(job_seq);
+}
+
+void StepRunner::Impl::publish() {
+  std::vector<Event>& events = loop->core().events();
+  {
+    std::lock_guard lock(mutex);
+    statistics = loop->statistics();
+    for (const Event& event : events) {
+      if (event.kind == EventKind::ENDED) known.erase(event.request);
+    }
+  }
+  ring.publish(&events);
+}
+
+void StepRunner::Impl::run() {
+  bool closed = false;
+  while (!(closed && loop->idle())) {
+    const bool before = closed;
+    take_inbox(&closed);
+    if (closed && !before) loop->cancel_all();
+    loop->step(ring.room());
+    publish();
+  }
+  std::lock_guard lock(mutex);
+  running = false;
+  exited.notify_all();
+}
+
+Result<std::unique_ptr<StepRunner>> StepRunner::make(std::shared_ptr<Model> model,
+                                                     std::shared_ptr<kv::LaneTable> lanes,
+                                                     const RunnerOptions& options) {
+  CALRT_TRY(model->check_open());
+  if (lanes->lanes() != model->info().lanes || lanes->cells() != model->info().cells) {
+    return fail(Status::SHAPE_MISMATCH, "the table has %u lanes of %u cells, the model %u of %u",
+                lanes->lanes(), lanes->cells(), model->info().lanes, model->info().cells);
+  }
+  auto impl = std::make_unique<Impl>(lanes, options);
+  impl->vocab = model->info().vocab;
+  CALRT_TRY(impl->ring.open());
+  CALRT_TRY_ASSIGN(impl->submitter, JobSubmitter::make(std::move(model), impl.get()));
+  const std::vector<GraphShape> shapes = impl->submitter->shapes();
+  CALRT_TRY(check_options(options, shapes, lanes->lanes()));
+  StepCore core(shapes, std::move(lanes), {options.prefill_chunk, options.decode_ticks_per_chunk});
+  impl->loop = std::make_unique<TickLoop>(std::move(core), impl->submitter.get(),
+                                          options.job_timeout_ns, now_ns);
+  impl->running = true;
+  try {
+    impl->thread = std::thread([raw = impl.get()] { raw->run(); });
+  } catch (const std::system_error& error) {
+    return fail(Status::OUT_OF_HOST_MEMORY, "no thread for the runner: %s", error.what());
+  }
+  return std::unique_ptr<StepRunner>(new StepRunner(std::move(impl)));
+}
+
+StepRunner::StepRunner(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+StepRunner::~StepRunner() {
+  // Ends: a job in flight is lost at its deadline at the latest.
+  (void)close(UINT64_MAX);
+}
+
+Result<void> StepRunner::start(Start start) {
+  CALRT_TRY(check_start(start, impl_->vocab, *impl_->lanes));
+  CALRT_TRY_ASSIGN(Sampler sampler, Sampler::make(start.sampling, impl_->vocab));
+  for (const int32_t token : start.history) sampler.accept(token);
+  for (const int32_t token : start.tokens) sampler.accept(token);
+  const uint64_t request = start.request, lease = start.lane.lease;
+  auto record = std::make_unique<Record>(std::move(start), std::move(sampler));
+
+  std::lock_guard lock(impl_->mutex);
+  if (impl_->closing) return fail(Status::INVALID_STATE, "the runner is closed");
+  if (impl_->ring.room() == 0) {
+    return fail(Status::QUEUE_FULL, "%zu events are pending: drain them before the next start",
+                impl_->ring.capacity());
+  }
+  for (const auto& [other, known] : impl_->known) {
+    if (other == request || known.lease == lease) {
+      return fail(Status::INVALID_STATE, "request %llu already runs, on lane %u",
+                  static_cast<unsigned long long>(other), record->start.lane.lane);
+    }
+  }
+  impl_->known.emplace(request, Impl::Known{lease, false});
+  impl_->starts.push_back(std::move(record));
+  impl_->changed.notify_one();
+  return {};
+}
+
+void StepRunner::cancel(uint64_t request) {
+  std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->known.find(request);
+  if (found == impl_->known.end() || std::exchange(found->second.cancelled, true)) return;
+  impl_->cancels.push_back(request);
+  impl_->changed.notify_one();
+}
+
+int StepRunner::fd() const { return impl_->ring.fd(); }
+
+std::vector<Event> StepRunner::drain() {
+  std::vector<Event> events = impl_->ring.drain();
+  std::lock_guard lock(impl_->mutex);
+  impl_->drained = true;
+  if (impl_->stalled) impl_->changed.notify_one();
+  return events;
+}
+
+RunnerStatistics StepRunner::statistics() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->statistics;
+}
+
+Result<void> StepRunner::close(uint64_t deadline_ns) {
+  {
+    std::unique_lock lock(impl_->mutex);
+    impl_->closing = true;
+    impl_->changed.notify_one();
+    const auto gone = [&] { return !impl_->running; };
+    if (deadline_ns == UINT64_MAX) {
+      impl_->exited.wait(lock, gone);
+    } else if (!impl_->exited.wait_until(lock, time_of(deadline_ns), gone)) {
+      return fail(Status::WAIT_TIMEOUT,
+                  "the job in flight has not ended yet: close again, or drop the runner");
+    }
+  }
+  if (impl_->thread.joinable()) impl_->thread.join();
+  return {};
+}
+
+}  // namespace calrt::engine

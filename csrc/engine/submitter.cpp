@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/submitter.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "layout/convert.h"
+
+namespace calrt::engine {
+
+namespace {
+
+uint64_t element_bytes(int32_t dtype) { return dtype == CALD_F32 ? 4 : dtype == CALD_BF16 ? 2 : 0; }
+
+bool plain(const cald_axis& axis, uint32_t dim) {
+  return axis.dim == dim && axis.divisor <= 1 && axis.modulus == 0;
+}
+
+// Bytes between rows of dense [rows, V] logits, 0 if they are laid out otherwise.
+uint64_t dense_row_stride(const cald_io& io) {
+  const cald_layout& layout = io.layout;
+  const bool dense = io.rank == 2 && layout.n_axes == 2 && plain(layout.axes[0], 0) &&
+                     plain(layout.axes[1], 1) && layout.axes[1].stride == element_bytes(io.dtype);
+  return dense ? layout.axes[0].stride : 0;
+}
+
+const cald_io* find_io(const cald_io* const* list, uint32_t n, int32_t role) {
+  for (uint32_t i = 0; i < n; ++i) {
+    if (list[i]->role == role) return list[i];
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<JobSubmitter>> JobSubmitter::make(std::shared_ptr<Model> model,
+                                                         CompletionSink* sink) {
+  std::unique_ptr<JobSubmitter> made(new JobSubmitter);
+  made->sink_ = sink;
+  made->tokens_ = model->info().vocab;
+  const auto& manifest = model->package().manifest();
+  if (manifest.tokenizer_vocab) {
+    made->tokens_ = static_cast<uint32_t>(
+        std::min<uint64_t>(made->tokens_, std::max<uint64_t>(*manifest.tokenizer_vocab, 1)));
+  }
+  CALRT_TRY_ASSIGN(made->session_, model->device()->session(0));
+  made->model_ = std::move(model);
+  made->graphs_.resize(made->model_->info().n_graphs);
+  for (const uint32_t index : made->model_->decode_graphs()) CALRT_TRY(made->add_graph(index));
+  for (const uint32_t index : made->model_->prefill_graphs()) CALRT_TRY(made->add_graph(index));
+  return made;
+}
+
+Result<void> JobSubmitter::add_graph(uint32_t index) {
+  const cald_graph& of = model_->graph(index);
+  Graph& graph = graphs_[index];
+  for (uint32_t i = 0; i < of.n_inputs; ++i) {
+    if (of.inputs[i]->optional == 0) CALRT_TRY(check_input(of, *of.inputs[i]));
+  }
+  graph.logits = find_io(of.outputs, of.n_outputs, CALD_ROLE_LOGITS);
+  if (graph.logits == nullptr || element_bytes(graph.logits->dtype) == 0 ||
+      graph.logits->layout.undetermined != 0) {
+    return fail(Status::UNSUPPORTED,
+                "graph %s: the runner needs logits in F32 or BF16 with a known layout", of.name);
+  }
+  graph.row_stride = dense_row_stride(*graph.logits);
+  const cald_io* rows = find_io(of.inputs, of.n_inputs, CALD_ROLE_LOGIT_ROWS);
+  graph.must_bind_rows = rows != nullptr && rows->optional == 0;
+  graph.row_per_input = of.kind == CALD_GRAPH_DECODE ||
+                        (rows == nullptr && of.chunk > 1 && graph.logits->shape[0] == of.chunk);
+  const cald_io* lanes = find_io(of.inputs, of.n_inputs, CALD_ROLE_LANES);
+  graph.lane_inputs = lanes != nullptr ? static_cast<uint32_t>(lanes->shape[0]) : 0;
+  if (of.lane_map == CALD_LANE_MAP_ANY && (lanes == nullptr || lanes->optional != 0)) {
+    return fail(Status::UNSUPPORTED, "graph %s: lane_map any needs a lanes input", of.name);
+  }
+  CALRT_TRY_ASSIGN(graph.bindings, model_->make_bindings(index));
+  return {};
+}
+
+Result<void> JobSubmitter::check_input(const cald_graph& graph, const cald_io& input) const {
+  const bool known = input.role >= CALD_ROLE_TOKENS && input.role <= CALD_ROLE_LOGIT_ROWS;
+  const bool dense = input.rank == 1 && input.layout.n_axes == 1 &&
+                     plain(input.layout.axes[0], 0) && input.layout.axes[0].stride == 4;
+  if (known && dense && input.dtype == CALD_I32) return {};
+  return fail(Status::UNSUPPORTED,
+              "graph %s, input role %d: the runner fills dense I32 inputs with the roles tokens, "
+              "positions, lanes, n_valid and logit_rows",
+              graph.name, input.role);
+}
+
+std::vector<GraphShape> JobSubmitter::shapes() const {
+  std::vector<GraphShape> shapes;
+  const auto add = [&](uint32_t index, bool prefill) {
+    const cald_graph& of = model_->graph(index);
+    const bool n_valid = graphs_[index].bindings->buffer(CALD_ROLE_N_VALID) != nullptr;
+    shapes.push_back({index, prefill, prefill ? of.chunk : of.batch, of.lane_map, n_valid});
+  };
+  for (const uint32_t index : model_->decode_graphs()) add(index, false);
+  for (const uint32_t index : model_->prefill_graphs()) add(index, true);
+  return shapes;
+}
+
+Result<uint64_t> JobSubmitter::submit(const JobPlan& plan, uint64_t deadline_ns) {
+  Graph& graph = graphs_[plan.graph.index];
+  if (graph.bindings == nullptr) {  // the last ones are held by a lost job
+    CALRT_TRY_ASSIGN(graph.bindings, model_->make_bindings(plan.graph.index));
+  }
+  CALRT_TRY(fill(plan, graph));
+  CALRT_TRY_ASSIGN(job_, Job::submit(session_, model_, graph.bindings, deadline_ns, sink_));
+  return job_->job_seq();
+}
+
+Result<void> JobSubmitter::write(const BindingSet& bindings, int32_t role, size_t n) {
+  Buffer* buffer = bindings.buffer(role);
+  if (buffer == nullptr) return {};
+  const uint64_t bytes = n * sizeof(int32_t);
+  if (buffer->data() == nullptr) return buffer->write(0, ints_.data(), bytes);
+  std::memcpy(buffer->data(), ints_.data(), bytes);
+  return {};
+}
+
+Result<void> JobSubmitter::fill(const JobPlan& plan, const Graph& graph) {
+  BindingSet& bindings = *graph.bindings;
+  const size_t rows = plan.rows.size();
+  ints_.resize(std::max(rows, static_cast<size_t>(graph.lane_inputs)));
+  for (size_t i = 0; i < rows; ++i) ints_[i] = plan.rows[i].token;
+  CALRT_TRY(write(bindings, CALD_ROLE_TOKENS, rows));
+  for (size_t i = 0; i < rows; ++i) ints_[i] = plan.rows[i].position;
+  CALRT_TRY(write(bindings, CALD_ROLE_POSITIONS, rows));
+  for (uint32_t i = 0; i < graph.lane_inputs; ++i) {
+    ints_[i] = plan.rows[plan.graph.prefill ? 0 : i].lane;
+  }
+  CALRT_TRY(write(bindings, CALD_ROLE_LANES, graph.lane_inputs));
+  ints_[0] = static_cast<int32_t>(plan.n_valid);
+  CALRT_TRY(write(bindings, CALD_ROLE_N_VALID, 1));
+  bindings.bind_rows(graph.must_bind_rows ? 1 : 0);
+  if (!graph.must_bind_rows) return {};
+  ints_[0] = static_cast<int32_t>(plan.n_valid) - 1;
+  return write(bindings, CALD_ROLE_LOGIT_ROWS, 1);
+}
+
+Submitter::End JobSubmitter::finish(const JobPlan& plan) {
+  const std::shared_ptr<Job> job = std::exchange(job_, nullptr);
+  End end{job->wait(0), job->state() == JobState::LOST};
+  if (end.lost) {
+    Lost lost{std::move(graphs_[plan.graph.index].bindings), {}};
+    for (const PlanRow& row : plan.rows) {
+      const auto lane = static_cast<uint32_t>(row.lane);
+      if (row.lane >= 0 && (lost.lanes.empty() || lost.lanes.back() != lane)) {
+        lost.lanes.push_back(lane);
+      }
+    }
+    lost_.push_back(std::move(lost));
+  }
+  return end;
+}
+
+Result<LogitsView> JobSubmitter::logits(const JobPlan& plan, uint32_t row) {
+  const Graph& graph = graphs_[plan.graph.index];
+  const cald_io& io = *graph.logits;
+  const Buffer* buffer = graph.bindings->buffer(CALD_ROLE_LOGITS);
+  const void* data = buffer->data();
+  if (data == nullptr) {
+    fetched_.resize(io.layout.bytes);
+    CALRT_TRY(buffer->read(0, fetched_.data(), fetched_.size()));
+    data = fetched_.data();
+  }
+  const uint64_t at = graph.row_per_input ? row : 0;
+  const uint32_t vocab = model_->info().vocab;
+  if (graph.row_stride != 0) {
+    const auto* bytes = static_cast<const uint8_t*>(data) + at * graph.row_stride;
+    return LogitsView{bytes, io.dtype == CALD_BF16, vocab, tokens_};
+  }
+  uint64_t elements = 1;
+  for (uint32_t i = 0; i < io.rank; ++i) elements *= io.shape[i];
+  unpacked_.resize(elements);
+  CALRT_TRY(unpack_f32(io.layout, io.dtype, io.shape, io.rank, data, unpacked_.data()));
+  return LogitsView{unpacked_.data() + at * vocab, false, vocab, tokens_};
+}
+
+void JobSubmitter::cancel() {
+  if (job_ != nullptr) (void)job_->cancel();
+}
+
+std::vector<uint32_t> JobSubmitter::answered() {
+  std::vector<uint32_t> lanes;
+  std::erase_if(lost_, [&](const Lost& lost) {
+    // The runtime holds the buffers until the driver has answered.
+    if (lost.bindings.use_count() > 1) return false;
+    lanes.insert(lanes.end(), lost.lanes.begin(), lost.lanes.end());
+    return true;
+  });
+  return lanes;
+}
+
+}  // namespace calrt::engine

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan becomes a job: fill the inputs, submit, hand back the logits. One job at a time. Used by
+// one thread; only the completion comes from elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "calrt/job.h"
+#include "calrt/model.h"
+#include "engine/step_core.h"
+#include "sampling/logits_view.h"
+
+namespace calrt::engine {
+
+class Submitter {
+ public:
+  virtual ~Submitter() = default;
+  // A number above all earlier ones in the process, to mark lanes with.
+  virtual uint64_t next_tag() = 0;
+  // The job_seq whose completion will be told. After an error nothing is in flight.
+  virtual Result<uint64_t> submit(const JobPlan& plan, uint64_t deadline_ns) = 0;
+  // After the completion: OK, or why the job failed. `lost`: the driver may still write its lanes.
+  struct End {
+    Result<void> result;
+    bool lost = false;
+  };
+  virtual End finish(const JobPlan& plan) = 0;
+  // Logits of a row of the finished job, valid until the next submit.
+  virtual Result<LogitsView> logits(const JobPlan& plan, uint32_t row) = 0;
+  virtual void cancel() = 0;  // best effort; the job still ends
+  // Lanes of lost jobs whose driver has answered since the last call; and whether more are owed.
+  virtual std::vector<uint32_t> answered() = 0;
+  virtual bool owed() const = 0;
+};
+
+class JobSubmitter final : public Submitter {
+ public:
+  // Preallocates the bindings of every graph. `sink` outlives this.
+  static Result<std::unique_ptr<JobSubmitter>> make(std::shared_ptr<Model> model,
+                                                    CompletionSink* sink);
+  // The graphs as the core needs them.
+  std::vector<GraphShape> shapes() const;
+
+  uint64_t next_tag() override { return Job::next_job_seq(); }
+  Result<uint64_t> submit(const JobPlan& plan, uint64_t deadline_ns) override;
+  End finish(const JobPlan& plan) override;
+  Result<LogitsView> logits(const JobPlan& plan, uint32_t row) override;
+  void cancel() override;
+  std::vector<uint32_t> answered() override;
+  bool owed() const override { return !lost_.empty(); }
+
+ private:
+  JobSubmitter() = default;
+  struct Graph {
+    std::shared_ptr<BindingSet> bindings;
+    const cald_io* logits = nullptr;
+    bool row_per_input = false;  // logits of every row, not only of the last valid one
+    uint64_t row_stride = 0;     // bytes; 0: rows are not dense and are unpacked
+    uint32_t lane_inputs = 0;    // elements of the lanes input
+    bool must_bind_rows = false;
+  };
+  struct Lost {
+    std::shared_ptr<BindingSet> bindings;
+    std::vector<uint32_t> lanes;
+  };
+  Result<void> add_graph(uint32_t index);
+  Result<void> check_input(const cald_graph& graph, const cald_io& input) const;
+  Result<void> fill(const JobPlan& plan, const Graph& graph);
+  Result<void> write(const BindingSet& bindings, int32_t role, size_t n);
+
+  std::shared_ptr<Model> model_;
+  std::shared_ptr<Session> session_;
+  CompletionSink* sink_ = nullptr;
+  uint32_t tokens_ = 0;  // columns of the logits that have a token
+  std::vector<Graph> graphs_;
+  std::shared_ptr<Job> job_;
+  std::vector<Lost> lost_;
+  std::vector<int32_t> ints_;  // scratch of fill()
+  std::vector<float> unpacked_;
+  std::vector<uint8_t> fetched_;
+};
+
+}  // namespace calrt::engine

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// One turn of the runner, single-threaded: reap -> sample -> stops and budgets -> submit. The
+// runner's thread calls it with the real clock, tests with a virtual one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/step_core.h"
+#include "engine/submitter.h"
+
+namespace calrt::engine {
+
+class TickLoop {
+ public:
+  // `clock`: ns since any fixed moment; the deadlines of requests and jobs are on it.
+  TickLoop(StepCore core, Submitter* submitter, uint64_t job_timeout_ns,
+           std::function<uint64_t()> clock);
+
+  StepCore& core() { return core_; }
+  // A job ended; anything but the job in flight is counted and dropped.
+  void completed(uint64_t job_seq) { completions_.push_back(job_seq); }
+  // Reaps, expires, samples and submits what fits into `room` events.
+  void step(size_t room);
+  // When step() must be called again although nothing happened; UINT64_MAX: not needed.
+  uint64_t wake_at() const;
+  // Ends all requests; the job in flight is asked to stop.
+  void cancel_all();
+  bool idle() const { return !job_seq_ && core_.active() == 0; }
+  bool waits_for_room() const { return waits_for_room_; }
+  RunnerStatistics statistics() const;
+
+ private:
+  void reap();
+  Result<void> sample();
+  void submit(size_t room);
+  void refused(const Error& error);
+
+  StepCore core_;
+  Submitter* submitter_;
+  const uint64_t job_timeout_ns_;
+  const std::function<uint64_t()> clock_;
+  JobPlan plan_;  // of the job in flight
+  std::vector<RowResult> results_;
+  std::vector<uint64_t> completions_;
+  std::optional<uint64_t> job_seq_;
+  uint64_t tag_ = 0, submitted_ns_ = 0, idle_since_ns_ = 0;
+  uint64_t retry_ns_ = 0, backoff_ns_ = 0, refused_since_ns_ = 0;
+  uint32_t refusals_ = 0;
+  bool waits_for_room_ = false;
+  uint64_t stale_ = 0, device_ns_ = 0, sample_ns_ = 0, idle_ns_ = 0;
+};
+
+}  // namespace calrt::engine
