@@ -31,7 +31,7 @@ py::str manifest_json(const PyPackage& self) {
 
 void bind_package(py::module_& m) {
   py::classh<PyPackage>(
-      m, "Package", py::is_final(),
+      m, "Package", py::is_final(), plain_type(),
       "A package directory, read and checked once; its files stay open as long as this object.\n\n"
       "Opening never fails: a package that is absent or broken has the verdict 'rejected'.")
       .def_static("open", &open_package, py::arg("directory"),

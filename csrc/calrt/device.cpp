@@ -136,7 +136,7 @@ uint64_t Device::now_ns() const { return monotonic_ns(); }
 
 Result<void> Device::check_open() const {
   if (!closed()) return {};
-  return fail(Status::INVALID_HANDLE, "device '%s' is closed: open it again", spec_.c_str());
+  return fail(Status::INVALID_STATE, "device '%s' is closed: open it again", spec_.c_str());
 }
 
 void Device::close() { closed_.store(true); }

@@ -48,6 +48,8 @@ class BindingSet {
   uint32_t graph() const { return graph_; }
   const std::vector<cald_binding>& bindings() const { return bindings_; }
   const std::shared_ptr<Model>& model() const { return model_; }
+  // A job holds the buffers: until it has ended, or, after a lost one, until the driver answers.
+  bool busy() const { return job_seq_.load(std::memory_order_acquire) != 0; }
 
  private:
   friend class Model;

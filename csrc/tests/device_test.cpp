@@ -107,10 +107,10 @@ TEST(close_is_idempotent_and_stops_new_work) {
   device->close();
   device->close();
   CHECK(device->closed());
-  CHECK(device->info().error().code == Status::INVALID_HANDLE);
-  CHECK(device->caps().error().code == Status::INVALID_HANDLE);
-  CHECK(device->session().error().code == Status::INVALID_HANDLE);
-  CHECK(device->alloc(64, CALD_DOMAIN_HOST, 64).error().code == Status::INVALID_HANDLE);
+  CHECK(device->info().error().code == Status::INVALID_STATE);
+  CHECK(device->caps().error().code == Status::INVALID_STATE);
+  CHECK(device->session().error().code == Status::INVALID_STATE);
+  CHECK(device->alloc(64, CALD_DOMAIN_HOST, 64).error().code == Status::INVALID_STATE);
   CHECK(buffer->write(0, "x", 1).ok());  // what lives still works
 }
 

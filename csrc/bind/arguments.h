@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Python arguments into C++ values, each refusal naming the argument. With the GIL held.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sampling/sampler.h"
+
+namespace calrt::bind {
+
+namespace py = pybind11;
+
+// A sequence or array of whole numbers that fit i32; not bool, not float, one dimension.
+std::vector<int32_t> int_list(const char* field, const py::handle& value);
+// Whole numbers >= 0 that fit u32.
+std::vector<uint32_t> uint_list(const char* field, const py::handle& value);
+
+// Seconds from now as an absolute deadline (CLOCK_MONOTONIC, ns). Refuses negative and NaN; a value
+// of more than a hundred years is "never".
+uint64_t deadline_in(const char* field, double seconds);
+uint64_t now_ns();
+
+// {"temperature": 0.0, ...}; names of SamplingParams. logit_bias: {token: bias}.
+SamplingParams sampling_params(const py::dict& values);
+
+// dtype of numpy for a calrt dtype; bf16 is ml_dtypes.bfloat16.
+py::dtype numpy_dtype(int32_t dtype);
+// The calrt dtype of an array, 0 if it has none (or a foreign byte order).
+int32_t dtype_of(const py::array& array);
+
+}  // namespace calrt::bind

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kv and Lane: reservations of a model's lanes.
+#include <pybind11/stl.h>
+
+#include "bind/arguments.h"
+#include "bind/kv_objects.h"
+
+namespace calrt::bind {
+namespace {
+
+constexpr double kReserveS = 60;  // wait of reserve() without a timeout
+
+// Seen from the waiting thread; the pending Python error stays set for the caller to raise.
+bool interrupted(void*) {
+  py::gil_scoped_acquire gil;
+  return PyErr_CheckSignals() != 0;
+}
+
+std::shared_ptr<PyLane> commit(const PyKv& self, Result<kv::Reservation> reservation) {
+  if (PyErr_Occurred()) throw py::error_already_set();
+  kv::Reservation reserved = unwrap(std::move(reservation), self.context());
+  const kv::LaneRef ref = unwrap(reserved.commit(), self.context());
+  return std::make_shared<PyLane>(
+      PyLane{std::make_shared<engine::LaneLease>(self.runner->queue(), ref)});
+}
+
+std::shared_ptr<PyLane> reserve(const PyKv& self, uint32_t tokens,
+                                const std::optional<double>& timeout) {
+  const uint64_t until = deadline_in("timeout", timeout.value_or(kReserveS));
+  unwrap(self.runner->model()->check_open(), self.context());
+  return commit(self, without_gil([&] {
+                  self.runner->sweep();
+                  return self.runner->queue()->reserve(tokens, until, &interrupted, nullptr);
+                }));
+}
+
+std::shared_ptr<PyLane> try_reserve(const PyKv& self, uint32_t tokens,
+                                    const std::optional<uint32_t>& prefer, bool only) {
+  unwrap(self.runner->model()->check_open(), self.context());
+  if (only && !prefer) raise(fail(Status::INVALID_ARGUMENT, "only=True needs prefer=LANE"));
+  if (prefer && *prefer >= self.table().lanes())
+    raise(fail(Status::OUT_OF_RANGE, "prefer=%u is outside 0..%u (the lanes)", *prefer,
+               self.table().lanes() - 1));
+  return commit(self,
+                self.table().try_reserve(tokens, now_ns(), prefer.value_or(kv::kAnyLane), only));
+}
+
+py::dict describe(const kv::LaneSnapshot& lane) {
+  py::dict out;
+  out["state"] = kv::lane_state_name(lane.state);
+  out["length"] = lane.length;
+  out["reserved"] = lane.reserved;
+  out["job_seq"] = lane.job_seq;
+  return out;
+}
+
+}  // namespace
+
+void bind_kv(py::module_& m) {
+  py::classh<PyKv>(
+      m, "Kv", py::is_final(), plain_type(),
+      "The KV lanes of a model: who owns which, and how far it is filled. Thread-safe.")
+      .def_property_readonly(
+          "lanes", [](const PyKv& self) { return self.table().lanes(); }, "Number of lanes.")
+      .def_property_readonly(
+          "cells", [](const PyKv& self) { return self.table().cells(); },
+          "Cells (token positions) per lane.")
+      .def(
+          "can_allocate",
+          [](const PyKv& self, uint32_t tokens) {
+            const kv::Capacity capacity = unwrap(self.table().can_allocate(tokens), self.context());
+            py::dict out;
+            out["now"] = capacity.now;
+            out["free"] = capacity.free;
+            out["lanes"] = capacity.lanes;
+            out["cells"] = capacity.cells;
+            return out;
+          },
+          py::arg("tokens"),
+          "Advice: now (bool), free, lanes, cells. True when asked, no promise. "
+          "InvalidArgumentError if "
+          "`tokens` can never fit a lane.")
+      .def("reserve", &reserve, py::arg("tokens"), py::arg("timeout") = py::none(),
+           "A lane with room for `tokens` cells; waits in order of arrival.\n\ntimeout: seconds, "
+           "None = 60; "
+           "KvTimeoutError then. InvalidArgumentError if it can never fit, CapacityError if 64 "
+           "already wait. "
+           "The GIL is free meanwhile; Ctrl-C is seen.")
+      .def(
+          "try_reserve", &try_reserve, py::arg("tokens"), py::arg("prefer") = py::none(),
+          py::arg("only") = false,
+          "A lane with room for `tokens` cells, at once; `prefer` is tried first, alone if `only`. "
+          "KvCapacityError if none is free.")
+      .def(
+          "free_lanes", [](const PyKv& self) { return self.table().free_lanes(); },
+          "Lanes nobody owns.")
+      .def(
+          "snapshot",
+          [](const PyKv& self, uint32_t lane) {
+            if (lane >= self.table().lanes())
+              raise(fail(Status::OUT_OF_RANGE, "lane=%u is outside 0..%u", lane,
+                         self.table().lanes() - 1));
+            return describe(self.table().snapshot(lane));
+          },
+          py::arg("lane"), "state, length, reserved (cells), job_seq (0 = no job) of one lane.")
+      .def(
+          "check_integrity",
+          [](const PyKv& self) { unwrap(self.table().check_integrity(), self.context()); },
+          "Checks every invariant of the table; CalrtError names the first that is broken.");
+
+  py::classh<PyLane>(m, "Lane", py::is_final(), plain_type(),
+                     "One leased lane; given back by release(), `with` or garbage collection.")
+      .def_property_readonly(
+          "index", [](const PyLane& self) { return self.lease->lane(); }, "Number of the lane.")
+      .def_property_readonly(
+          "length", [](const PyLane& self) { return unwrap(self.lease->snapshot()).length; },
+          "Cells that hold a token.")
+      .def_property_readonly(
+          "reserved", [](const PyLane& self) { return unwrap(self.lease->snapshot()).reserved; },
+          "Cells promised to this lease.")
+      .def(
+          "truncate",
+          [](const PyLane& self, uint32_t length) { unwrap(self.lease->truncate(length)); },
+          py::arg("length"),
+          "Forgets the cells from `length` on; StateError while a job runs on the lane.")
+      .def(
+          "release", [](const PyLane& self) { self.lease->release(); },
+          "Gives the lane back, once its job (if any) has ended. Idempotent.")
+      .def("__enter__", [](const py::object& self) { return self; })
+      .def(
+          "__exit__",
+          [](const PyLane& self, const py::object&, const py::object&, const py::object&) {
+            self.lease->release();
+          },
+          py::arg("kind"), py::arg("value"), py::arg("tb"));
+}
+
+}  // namespace calrt::bind

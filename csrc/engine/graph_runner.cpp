@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/graph_runner.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engine/graph_call.h"
+
+namespace calrt::engine {
+
+Result<std::shared_ptr<GraphRunner>> GraphRunner::make(std::shared_ptr<Model> model) {
+  std::shared_ptr<GraphRunner> made(new GraphRunner);
+  CALRT_TRY_ASSIGN(made->session_, model->device()->session(0));
+  const cald_model_info& info = model->info();
+  made->queue_ = std::make_shared<ReserveQueue>(
+      kv::LaneTable::make(info.lanes, info.cells, static_cast<uint32_t>(model->generation())));
+  for (uint32_t graph = 0; graph < info.n_graphs; ++graph)
+    made->pools_.push_back(BindingPool::make(model, graph));
+  made->model_ = std::move(model);
+  return made;
+}
+
+GraphRunner::~GraphRunner() {
+  // Nobody is left to be told of a job that does not end; its buffers stay with the job.
+  (void)close(model_->device()->now_ns() + 5'000'000'000).ok();
+}
+
+Result<std::shared_ptr<LaneJob>> GraphRunner::submit(uint32_t graph, const GraphCall& call) {
+  sweep();
+  CALRT_TRY(model_->check_open());
+  CALRT_TRY_ASSIGN(const CheckedCall checked, check_call(*model_, graph, call));
+  CALRT_TRY_ASSIGN(std::shared_ptr<BindingSet> set, pools_[graph]->acquire());
+  fill_call(*model_, *set, call, checked);
+  CALRT_TRY_ASSIGN(std::shared_ptr<LaneJob> job,
+                   LaneJob::submit(session_, model_, queue_, std::move(set), checked.writes,
+                                   checked.prefill, checked.output_rows, call.deadline_ns));
+  std::lock_guard lock(mutex_);
+  in_flight_.push_back(job);
+  return job;
+}
+
+Result<std::shared_ptr<LaneJob>> GraphRunner::submit_filled(std::shared_ptr<BindingSet> set,
+                                                            const std::vector<kv::LaneRef>& lanes,
+                                                            std::optional<uint32_t> n_valid,
+                                                            uint64_t deadline_ns) {
+  sweep();
+  CALRT_TRY(model_->check_open());
+  const uint32_t index = set->graph();
+  const cald_graph& graph = model_->graph(index);
+  const int32_t* tokens = set->ints(CALD_ROLE_TOKENS);
+  if (tokens == nullptr)
+    return fail(Status::UNSUPPORTED, "the host cannot address the inputs of graph %s", graph.name);
+  const bool prefill = graph.kind == CALD_GRAPH_PREFILL;
+  const uint32_t room = prefill ? graph.chunk : graph.batch;
+  const uint32_t n = prefill ? n_valid.value_or(room) : static_cast<uint32_t>(lanes.size());
+  if (n > room)
+    return fail(Status::SHAPE_MISMATCH, "%s: %u given, but graph %s takes at most %u",
+                prefill ? "n_valid" : "lanes", n, graph.name, room);
+  GraphCall call;
+  call.tokens.assign(tokens, tokens + n);
+  call.lanes = lanes;
+  call.deadline_ns = deadline_ns;
+  if (!prefill) call.n_valid = n_valid;  // refused by the check
+  // A lane has one right next position; the caller need not know it.
+  for (uint32_t i = 0; i < n; ++i) {
+    const size_t lane = prefill ? 0 : i;
+    if (lane >= lanes.size()) break;
+    CALRT_TRY_ASSIGN(const kv::LaneSnapshot now, queue_->table()->snapshot(lanes[lane]));
+    call.positions.push_back(static_cast<int32_t>(now.length + (prefill ? i : 0)));
+  }
+  CALRT_TRY_ASSIGN(const CheckedCall checked, check_call(*model_, index, call));
+  fill_call(*model_, *set, call, checked);
+  CALRT_TRY_ASSIGN(std::shared_ptr<LaneJob> job,
+                   LaneJob::submit(session_, model_, queue_, std::move(set), checked.writes,
+                                   checked.prefill, checked.output_rows, deadline_ns));
+  std::lock_guard lock(mutex_);
+  in_flight_.push_back(job);
+  return job;
+}
+
+void GraphRunner::sweep() {
+  std::vector<std::shared_ptr<LaneJob>> ended;  // destroyed outside the lock: that calls the driver
+  std::lock_guard lock(mutex_);
+  auto running = std::stable_partition(in_flight_.begin(), in_flight_.end(),
+                                       [](const auto& job) { return !job->settle(); });
+  ended.assign(std::make_move_iterator(running), std::make_move_iterator(in_flight_.end()));
+  in_flight_.erase(running, in_flight_.end());
+}
+
+Result<void> GraphRunner::close(uint64_t deadline_ns) {
+  model_->close();
+  std::vector<std::shared_ptr<LaneJob>> jobs;
+  {
+    std::lock_guard lock(mutex_);
+    jobs.swap(in_flight_);
+  }
+  for (const auto& job : jobs)
+    if (!job->job()->terminal()) (void)job->job()->cancel().ok();
+  Result<void> answer;
+  for (const auto& job : jobs) {
+    Result<void> ended = job->job()->wait(deadline_ns);
+    if (!ended.ok() && ended.error().code == Status::WAIT_TIMEOUT) answer = std::move(ended);
+  }
+  for (const auto& pool : pools_) pool->close();
+  return answer;
+}
+
+}  // namespace calrt::engine

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/lane_job.h"
+
+#include <mutex>
+#include <utility>
+
+namespace calrt::engine {
+
+// Owns itself from submit until completed(): the driver may answer after the LaneJob is gone. It
+// holds nothing of a driver, so it may be destroyed on a driver's thread.
+class LaneJob::Sink final : public CompletionSink {
+ public:
+  Sink(std::shared_ptr<ReserveQueue> queue, std::vector<LaneWrite> writes, uint64_t tag)
+      : queue_(std::move(queue)), writes_(std::move(writes)), tag_(tag) {}
+
+  // All lanes or none.
+  Result<void> begin(bool prefill) {
+    for (size_t i = 0; i < writes_.size(); ++i) {
+      Result<void> begun = begin_one(writes_[i], prefill);
+      if (begun.ok()) continue;
+      for (size_t j = 0; j < i; ++j) table().end_job(writes_[j].lane, tag_, false, false);
+      return begun;
+    }
+    return {};
+  }
+
+  void keep(std::shared_ptr<Sink> self) { self_ = std::move(self); }
+
+  // The submit failed: nothing was written and completed() will not be called.
+  void abandon() {
+    end_lanes(false, false);
+    self_.reset();
+  }
+
+  void completed(uint64_t job_seq, JobState state, int32_t) noexcept override {
+    const std::shared_ptr<Sink> self = std::move(self_);  // alive until this function returns
+    // Cells that a cancelled job may have begun lie beyond the lane's length: they do not count. A
+    // lost job may still write, so its lanes stay booked.
+    if (state != JobState::LOST) end_lanes(state == JobState::DONE, state != JobState::CANCELLED);
+    std::vector<std::shared_ptr<CompletionFd>> fds;
+    {
+      std::lock_guard lock(mutex_);
+      ended_ = true;
+      fds.swap(fds_);
+    }
+    for (const auto& fd : fds) fd->post(job_seq);
+  }
+
+  // The driver answered a lost job. More than once does no harm.
+  void end_lost() { end_lanes(false, true); }
+
+  // False if the job has ended already.
+  bool add(std::shared_ptr<CompletionFd> fd) {
+    std::lock_guard lock(mutex_);
+    if (ended_) return false;
+    fds_.push_back(std::move(fd));
+    return true;
+  }
+
+ private:
+  kv::LaneTable& table() const { return *queue_->table(); }
+
+  Result<void> begin_one(const LaneWrite& write, bool prefill) {
+    CALRT_TRY(table().begin_job(write.lane, tag_, write.cells, prefill));
+    // Asked for after the lane is ours alone, so that no other job can move it in between.
+    auto now = table().snapshot(write.lane);
+    if (now.ok() && now->length == write.position) return {};
+    table().end_job(write.lane, tag_, false, false);
+    if (!now.ok()) return std::move(now).error();
+    return fail(
+        Status::INVALID_ARGUMENT,
+        "positions: lane %u holds %u cells, so its next position is %u, not %u (truncate the "
+        "lane to go back)",
+        write.lane.lane, now->length, now->length, write.position);
+  }
+
+  void end_lanes(bool ok, bool written) {
+    for (const LaneWrite& write : writes_) {
+      if (!table().end_job(write.lane, tag_, ok, written) || ok) continue;
+      // Released meanwhile: the next owner writes it anew from cell 0. Refused while it has an
+      // owner.
+      if (written) (void)table().scrubbed(write.lane.lane).ok();
+    }
+    queue_->lane_freed();  // a lane released meanwhile is free only now
+  }
+
+  const std::shared_ptr<ReserveQueue> queue_;
+  const std::vector<LaneWrite> writes_;
+  const uint64_t tag_;
+  std::shared_ptr<Sink> self_;
+  std::mutex mutex_;
+  bool ended_ = false;
+  std::vector<std::shared_ptr<CompletionFd>> fds_;
+};
+
+Result<std::shared_ptr<LaneJob>> LaneJob::submit(const std::shared_ptr<Session>& session,
+                                                 std::shared_ptr<Model> model,
+                                                 const std::shared_ptr<ReserveQueue>& queue,
+                                                 std::shared_ptr<BindingSet> bindings,
+                                                 const std::vector<LaneWrite>& writes, bool prefill,
+                                                 uint32_t output_rows, uint64_t deadline_ns) {
+  std::shared_ptr<LaneJob> made(new LaneJob);
+  made->output_rows_ = output_rows;
+  made->deadline_ns_ = deadline_ns;
+  made->sink_ = std::make_shared<Sink>(queue, writes, Job::next_job_seq());
+  CALRT_TRY(made->sink_->begin(prefill));
+  made->sink_->keep(made->sink_);
+  auto job =
+      Job::submit(session, std::move(model), std::move(bindings), deadline_ns, made->sink_.get());
+  if (!job.ok()) {
+    made->sink_->abandon();
+    return std::move(job).error();
+  }
+  made->job_ = *std::move(job);
+  return made;
+}
+
+bool LaneJob::settle() {
+  if (!job_->terminal()) return false;
+  if (job_->state() != JobState::LOST) return true;
+  if (job_->bindings()->busy()) return false;
+  sink_->end_lost();
+  return true;
+}
+
+void LaneJob::notify(std::shared_ptr<CompletionFd> fd) {
+  fd->expect();
+  if (!sink_->add(fd)) fd->post(job_->job_seq());
+}
+
+}  // namespace calrt::engine

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A sequence: one lane of a model, filled and continued by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from calrt._core import Graph, Lane, Tensor
+from calrt._enums import Status
+from calrt.errors import error_for
+
+if TYPE_CHECKING:
+    from calrt.model import Model
+
+__all__ = ["Sequence"]
+
+
+class Sequence:
+    """Holds one lane. Close it, or use it in `with`; garbage collection gives the lane back too.
+
+    Not thread-safe: one job at a time may write a lane.
+    """
+
+    def __init__(self, model: Model, lane: Lane) -> None:
+        graphs = model.graphs.values()
+        self._lane = lane
+        self._cells = lane.reserved
+        self._prefill = sorted((g for g in graphs if g.kind == "prefill"), key=lambda g: g.chunk)
+        self._decode = min((g for g in graphs if g.kind == "decode"), key=lambda g: g.batch, default=None)
+
+    @property
+    def lane(self) -> Lane:
+        """The lane this sequence holds."""
+        return self._lane
+
+    @property
+    def length(self) -> int:
+        """Tokens in the lane."""
+        return self._lane.length
+
+    def prefill(self, tokens: Iterable[int], *, deadline: float | None = None) -> Tensor:
+        """Appends `tokens` (at least one) and returns the logits [V] after the last of them.
+
+        Long inputs run in several chunks. `deadline`: seconds that each job may take. Raises
+        `InvalidArgumentError` when they do not fit the lane; nothing is written then.
+        """
+        ids = list(tokens)
+        start = self.length
+        if not ids:
+            raise error_for(Status.SHAPE_MISMATCH, "tokens: empty; prefill takes at least one")
+        if start + len(ids) > self._cells:
+            raise error_for(
+                Status.OUT_OF_RANGE,
+                f"tokens: {len(ids)} do not fit: the lane holds {start} of {self._cells} cells",
+            )
+        if not self._prefill:
+            for token in ids:
+                logits = self.decode(token, deadline=deadline)
+            return logits
+        at = 0
+        while True:
+            graph = self._graph_for(len(ids) - at)
+            piece = ids[at : at + graph.chunk]
+            logits = self._run(graph, piece, start + at, deadline)
+            at += len(piece)
+            if at == len(ids):
+                return logits
+
+    def decode(self, token: int, *, deadline: float | None = None) -> Tensor:
+        """Appends one token and returns the logits [V] after it. `deadline`: seconds the job may take."""
+        if self._decode is None:
+            raise error_for(Status.UNSUPPORTED, "this package has no decode graph")
+        return self._run(self._decode, [token], self.length, deadline)
+
+    def truncate(self, length: int) -> None:
+        """Forgets the tokens from `length` on."""
+        self._lane.truncate(length)
+
+    def close(self) -> None:
+        """Gives the lane back. Idempotent."""
+        self._lane.release()
+
+    def _graph_for(self, remaining: int) -> Graph:
+        """The largest chunk that is filled whole, else the smallest that holds what remains."""
+        whole = [graph for graph in self._prefill if graph.chunk <= remaining]
+        return whole[-1] if whole else self._prefill[0]
+
+    def _run(self, graph: Graph, tokens: list[int], position: int, deadline: float | None) -> Tensor:
+        positions = list(range(position, position + len(tokens)))
+        job = graph.submit(tokens=tokens, positions=positions, lanes=[self._lane], deadline=deadline)
+        return job.wait().outputs["logits"].row(0)
+
+    def __enter__(self) -> Sequence:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures on a tiny random model, packed once for the whole run and loaded on the cpu device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+import calrt
+from calrt.package_build import build_package
+from tiny_gguf import make_llama
+
+VOCAB = 384
+
+# Timings never decide a test: a busy machine must not fail a property.
+settings.register_profile("calrt", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("calrt")
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random F32 llama of two layers with a vocabulary of 384 tokens."""
+    return make_llama(tmp_path_factory.mktemp("gguf") / "tiny.gguf", vocab=VOCAB, context=256)
+
+
+@pytest.fixture(scope="session")
+def tiny_package(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, packed for f32."""
+    return build_package(tiny_gguf, tmp_path_factory.mktemp("package") / "tiny")
+
+
+@pytest.fixture
+def device() -> Iterator[calrt.Device]:
+    with calrt.open("cpu", threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture
+def model(device: calrt.Device, tiny_package: Path) -> Iterator[calrt.Model]:
+    with device.load(tiny_package, lanes=4, cells=128) as loaded:
+        yield loaded

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`import calrt` is light: numpy, ml_dtypes and the native module, nothing of the server or the packer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import calrt
+
+ALLOWED = {"calrt", "calrt._core", "calrt._enums", "calrt.bf16", "calrt.device", "calrt.errors", "calrt.kv"}
+ALLOWED |= {"calrt.model", "calrt.sequence"}
+
+
+def loaded_by_import() -> set[str]:
+    code = "import sys, calrt; print('\\n'.join(sys.modules))"
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
+
+
+def test_no_server_text_or_packing_module_is_loaded() -> None:
+    modules = loaded_by_import()
+    assert {name for name in modules if name.split(".")[0] == "calrt"} == ALLOWED
+    for heavy in ("tokenizers", "starlette", "uvicorn", "tqdm", "msgspec", "jinja2", "asyncio", "subprocess"):
+        assert heavy not in modules
+
+
+def import_seconds(statement: str) -> float:
+    """CPU seconds of one import in a fresh interpreter, as that interpreter measures them; best of five."""
+    code = f"import time; t = time.process_time(); {statement}; print(time.process_time() - t)"
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        for _ in range(5)
+    ]
+    return min(float(run) for run in runs)
+
+
+def test_import_costs_about_what_numpy_and_ml_dtypes_cost() -> None:
+    """The bound is 1.5; a third more leaves room for a loaded machine, whose caches are not ours."""
+    assert import_seconds("import calrt") <= 2.0 * import_seconds("import numpy, ml_dtypes")
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in calrt.__all__:
+        assert getattr(calrt, name).__doc__, name
+
+
+def test_the_native_module_documents_every_class_and_method() -> None:
+    from calrt import _core
+
+    silent = []
+    for name, thing in vars(_core).items():
+        if name.startswith("_") or isinstance(thing, (int, str)):
+            continue
+        if not thing.__doc__:
+            silent.append(name)
+        for attribute, value in vars(thing).items() if isinstance(thing, type) else ():
+            if not attribute.startswith("_") and not value.__doc__:
+                silent.append(f"{name}.{attribute}")
+    assert silent == []

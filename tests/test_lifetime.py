@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What outlives what: every order of closing and deleting is fine, and so is leaving everything open."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import calrt
+
+
+def one_job(model: calrt.Model, token: int = 1) -> calrt.Job:
+    with model.kv.reserve(4) as lane:
+        return model.graphs["decode_b1"].submit(tokens=[token], positions=[0], lanes=[lane]).wait()
+
+
+def test_views_keep_their_values_whatever_happens(tiny_package: Path) -> None:
+    device = calrt.open("cpu", threads=1)
+    model = device.load(tiny_package, lanes=2, cells=64)
+    job = one_job(model, 5)
+    view = job.outputs["logits"].numpy()
+    kept = view.copy()
+    for token in range(20):  # the buffers of a held output are not used again
+        one_job(model, token)
+    assert (view == kept).all()
+    model.close()
+    device.close()
+    del job, model, device
+    gc.collect()
+    with calrt.open("cpu", threads=1) as device, device.load(tiny_package, lanes=2, cells=64) as model:
+        one_job(model, 7)
+    assert (view == kept).all()
+
+
+def test_hoarded_outputs_are_bounded_and_said_so(model: calrt.Model) -> None:
+    held = [one_job(model).outputs["logits"] for _ in range(256)]
+    with pytest.raises(calrt.CapacityError, match="256 outputs of graph decode_b1 are still held"):
+        one_job(model)
+    held.clear()
+    one_job(model)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_any_order_of_deletion(tiny_package: Path, order: tuple[int, ...]) -> None:
+    device = calrt.open("cpu", threads=1)
+    model = device.load(tiny_package, lanes=1, cells=64)
+    job = one_job(model)
+    things: list[object] = [device, model, job, job.outputs["logits"].numpy()]
+    del device, model, job
+    for index in order:
+        things[index] = None
+        gc.collect()
+
+
+def test_two_models_of_one_device_close_in_both_orders(tiny_package: Path) -> None:
+    for first in (0, 1):
+        with calrt.open("cpu", threads=1) as device:
+            models = [device.load(tiny_package, lanes=1, cells=64) for _ in range(2)]
+            models[first].close()
+            one_job(models[1 - first])
+            models[1 - first].close()
+
+
+def test_close_is_idempotent_and_later_work_is_a_state_error(model: calrt.Model) -> None:
+    graph = model.graphs["decode_b1"]
+    lane = model.kv.reserve(4)
+    model.close()
+    model.close()
+    assert model.closed
+    with pytest.raises(calrt.StateError) as caught:
+        graph.submit(tokens=[1], positions=[0], lanes=[lane])
+    assert caught.value.code is calrt.Status.MODEL_UNLOADED
+    with pytest.raises(calrt.StateError):
+        model.kv.reserve(4)
+    lane.release()
+
+
+def test_a_model_on_a_closed_device_says_so(tiny_package: Path) -> None:
+    device = calrt.open("cpu", threads=1)
+    model = device.load(tiny_package, lanes=1, cells=64)
+    device.close()
+    with pytest.raises(calrt.StateError, match="closed"):
+        one_job(model)
+    with pytest.raises(calrt.StateError, match="closed"):
+        device.load(tiny_package, lanes=1, cells=64)
+    model.close()
+
+
+def test_closing_with_a_job_in_flight(tiny_package: Path) -> None:
+    for _ in range(20):
+        with calrt.open("cpu", threads=1) as device:
+            model = device.load(tiny_package, lanes=1, cells=128)
+            graph = max((g for g in model.graphs.values() if g.kind == "prefill"), key=lambda g: g.chunk)
+            lane = model.kv.reserve(64)
+            job = graph.submit(tokens=[1] * 64, positions=range(64), lanes=[lane])
+            model.close()
+            assert job.state in ("done", "cancelled", "failed")
+
+
+def test_dropping_a_job_neither_waits_nor_cancels(model: calrt.Model) -> None:
+    lane = model.kv.reserve(100)
+    graph = min((g for g in model.graphs.values() if g.kind == "prefill"), key=lambda g: g.chunk)
+    graph.submit(tokens=[1, 2, 3], positions=range(3), lanes=[lane])
+    for _ in range(3000):
+        if model.kv.snapshot(lane.index)["job_seq"] == 0:
+            break
+        model.kv.check_integrity()
+    else:
+        import time
+
+        time.sleep(1)
+    assert lane.length == 3
+
+
+def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+LOADED = """
+import sys, calrt, numpy
+device = calrt.open("cpu", threads=2)
+model = device.load(sys.argv[1], lanes=2, cells=128)
+lane = model.kv.reserve(100)
+graph = max((g for g in model.graphs.values() if g.kind == "prefill"), key=lambda g: g.chunk)
+job = graph.submit(tokens=[1] * 64, positions=range(64), lanes=[lane])
+"""
+
+ENDINGS = {
+    "with a job in flight": "",
+    "with views alive": "view = job.wait().outputs['logits'].numpy(); print(view.shape)",
+    "with a stream half read": "it = model.generate([1], max_tokens=50, stream=True); next(it)",
+    "with a runner at work": (
+        "r = calrt._core.StepRunner(model.native)\n"
+        "r.start(1, model.kv.reserve(100), [1, 2], max_tokens=90, sampling={'temperature': 0.0})"
+    ),
+    "in a reference cycle": "a = [model, job, lane]; a.append(a); del model, job, lane, device",
+    "by sys.exit": "sys.exit(0)",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_process_may_end(tiny_package: Path, ending: str) -> None:
+    done = run(LOADED + ENDINGS[ending], str(tiny_package))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_ctrl_c_ends_a_wait(tiny_package: Path) -> None:
+    code = """
+import signal, sys, threading, calrt, os
+device = calrt.open("cpu", threads=1)
+model = device.load(sys.argv[1], lanes=1, cells=64)
+lane = model.kv.reserve(10)
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    model.kv.reserve(10, timeout=30)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = run(code, str(tiny_package))
+    assert done.stdout == "interrupted\n", done.stderr
+
+
+def test_memory_of_dropped_outputs_is_used_again(model: calrt.Model) -> None:
+    addresses = set()
+    for _ in range(50):
+        addresses.add(one_job(model).outputs["logits"].numpy().ctypes.data)
+    assert len(addresses) <= 4
+    assert np.isfinite(one_job(model).outputs["logits"].to_f32()).all()
