@@ -13,11 +13,13 @@ import anyio
 import httpx
 import pytest
 
+import calrt
 from calrt.serve import Engine, create_app
 from calrt.serve.engine import Limits
 from calrt.serve.errors import Kind, Refused
 from calrt.serve.messages import Sampling
 from fake_runner import FakeLanes, FakeRunner, FakeTokenizer, echo
+from shared_files import stories
 
 
 def make(script: Any = None, lanes: int = 2, **limits: Any) -> tuple[Engine, FakeRunner, FakeLanes]:
@@ -132,6 +134,28 @@ def test_create_app_starts_and_closes_an_engine_that_is_not_started() -> None:
         assert runner.closed
 
     asyncio.run(main())
+
+
+def test_an_engine_on_the_cpu_device_equals_the_model_alone() -> None:
+    path = stories()
+
+    async def main(model: Any) -> None:
+        prompts = [model.tokenizer.encode(text) for text in ("Once", "Tom and Ann", "The dog")]
+        greedy = Sampling(temperature=0)
+        async with Engine.open(model) as engine:
+
+            async def text(tokens: list[int]) -> str:
+                pieces = engine.generate(tokens, max_tokens=24, sampling=greedy)
+                return "".join([piece.text async for piece in pieces])
+
+            together = await asyncio.gather(*map(text, prompts))
+        assert model.kv.free_lanes() == 2
+        model.kv.check_integrity()
+        alone = [model.generate(tokens, max_tokens=24, temperature=0) for tokens in prompts]
+        assert together == [model.tokenizer.decode(tokens) for tokens in alone]
+
+    with calrt.open("cpu") as device, device.load(path, lanes=2, cells=64) as model:
+        asyncio.run(main(model))
 
 
 def test_importing_calrt_loads_nothing_of_the_server() -> None:

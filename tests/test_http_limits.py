@@ -271,6 +271,21 @@ def test_a_runner_that_refuses_gives_an_error_and_the_lane_back() -> None:
         server.until(server.idle)
 
 
+def test_a_lost_device_shows_in_health_and_refuses_new_work() -> None:
+    with FakeServer(script=endless, delay=0.01, cells=100_000) as server:
+        server.ready()
+        connection = send(server, "/completion", {"prompt": "a"})
+        server.until(lambda: len(server.runner.requests) == 1)
+        server.call(lambda: server.runner.fail(1, 27, "the card fell off the bus"))
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 500")
+        connection.close()
+        health = server.http.get("/health")
+        assert health.status_code == 503
+        assert "fell off the bus" in health.text
+        assert server.http.post("/completion", json={"prompt": "a"}).status_code == 503
+        server.until(server.idle)
+
+
 def test_a_defect_of_the_engine_ends_every_request() -> None:
     with FakeServer(script=endless, delay=0.01, cells=100_000) as server:
         server.ready()

@@ -63,7 +63,7 @@ log = logging.getLogger("calrt.serve")
 _INBOX_PER_STEP = 256
 _QUEUE_PER_LANE = 16
 _DENIED_RETRY_NS = 20_000_000
-_DEVICE_STATUSES = range(25, 30)
+_DEVICE_LOST = 27
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -426,8 +426,8 @@ class Engine:
         self._finished[finish.name.lower()] = self._finished.get(finish.name.lower(), 0) + 1
         if finish is Finish.FAILED:
             log.error("request %d failed: %s", close.request, close.text)
-            if close.status in _DEVICE_STATUSES:
-                self.failure = close.text or f"status {close.status}"
+            if close.status == _DEVICE_LOST:
+                self.failure = close.text or "it is lost"
         live.ticket.outbox.push(live.ticket.index, end, time.monotonic_ns())
 
     # ---- timer and rest --------------------------------------------------------------------------

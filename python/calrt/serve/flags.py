@@ -80,9 +80,9 @@ _LONG = 1e9
 GROUPS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
     ("model", (
         Flag("-m --model", "model", str, "LLAMA_ARG_MODEL",
-             "a GGUF file, a package directory, or preset:NAME on a mock device"),
+             "a GGUF file, a package directory, or the name of a fetched model"),
         Flag("--demo", "demo", bool, "", "serve the demo model (SmolLM2-135M-Instruct)"),
-        Flag("-dev --device", "device", str, "LLAMA_ARG_DEVICE", "cpu, mock, null, or the path of a driver"),
+        Flag("-dev --device", "device", str, "LLAMA_ARG_DEVICE", "a driver such as cpu, or the path of one"),
         Flag("-a --alias", "alias", str, "LLAMA_ARG_ALIAS", "name in answers; several with commas"),
         Flag("-c --ctx-size", "ctx_size", int, "LLAMA_ARG_CTX_SIZE",
              "context of all slots together, 0 = the model's", 0, _BIG),
