@@ -279,6 +279,7 @@ TEST(a_failed_job_tells_the_drivers_words) {
   std::mt19937 random(5);
   {
     const std::scoped_lock lock(script().mutex);
+    script().ends = scripted::Ends::INSIDE;  // before submit returns
     script().end_state = CALD_JOB_FAILED;
     script().end_status = CALD_TRANSFER_FAULT;
     script().end_text = "link down";
