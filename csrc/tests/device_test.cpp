@@ -91,9 +91,9 @@ TEST(a_child_holds_its_parent) {
     session = *device->session(1);
   }
   script().reset();
-  CHECK(script().alive["device"] == 1);
+  CHECK(script().living("device") == 1);
   session.reset();
-  CHECK(script().alive["device"] == 1 && script().alive["session"] == 0);
+  CHECK(script().living("device") == 1 && script().living("session") == 0);
   buffer.reset();
   const std::vector<std::string> order = {"session_close", "buffer_free", "device_close",
                                           "driver_close"};
@@ -118,11 +118,11 @@ TEST(a_session_is_shared_while_held_and_opened_again_after) {
   auto device = open_scripted();
   script().reset();
   auto first = *device->session(0);
-  CHECK(*device->session(0) == first && script().calls["session_open"] == 1);
+  CHECK(*device->session(0) == first && script().called("session_open") == 1);
   CHECK(*device->session(1) != first);
   CHECK(device->session(2).error().code == Status::OUT_OF_RANGE);
   first.reset();
-  CHECK(device->session(0).ok() && script().calls["session_open"] == 3);
+  CHECK(device->session(0).ok() && script().called("session_open") == 3);
   script().answers["session_open"] = CALD_DEVICE_UNHEALTHY;
   CHECK(device->session(0).error().code == Status::DEVICE_UNHEALTHY);
   script().reset();
@@ -138,7 +138,7 @@ TEST(sessions_from_many_threads_are_one_at_a_time) {
     threads.emplace_back([&] {
       for (int i = 0; i < 200; ++i) {
         if (!device->session(0).ok()) ++failed;
-        if (script().alive["session"] > 1) ++failed;
+        if (script().living("session") > 1) ++failed;
       }
     });
   for (auto& thread : threads) thread.join();

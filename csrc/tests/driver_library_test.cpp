@@ -86,7 +86,7 @@ TEST(one_instance_per_real_path) {
   auto second = DriverLibrary::load(link);
   fs::remove(link);
   CHECK(second.ok() && second->get() == first->get());
-  CHECK(scripted_access((*first)->path())->alive["driver"] == 1);
+  CHECK(scripted_access((*first)->path())->living("driver") == 1);
 }
 
 TEST(the_driver_is_closed_with_the_last_holder_and_can_be_opened_again) {
@@ -95,9 +95,9 @@ TEST(the_driver_is_closed_with_the_last_holder_and_can_be_opened_again) {
     auto library = DriverLibrary::load("scripted");
     CHECK(library.ok());
     script = scripted_access((*library)->path());
-    CHECK(script->alive["driver"] == 1);
+    CHECK(script->living("driver") == 1);
   }
-  CHECK(script->alive["driver"] == 0);
+  CHECK(script->living("driver") == 0);
   script->answers["driver_open"] = CALD_DEVICE_LOST;
   script->messages["driver_open"] = "gone";
   CHECK(says(refused("scripted"), Status::DEVICE_LOST, "gone"));

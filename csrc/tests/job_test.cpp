@@ -52,10 +52,13 @@ struct Rig {
     bindings = make();
   }
   ~Rig() {
-    script().throws.clear();
-    script().answers.clear();
+    script().set([](scripted::Script& now) {
+      now.throws.clear();
+      now.answers.clear();
+    });
     drop();
     CHECK(eventually([] { return script().living() == 0; }));
+    const std::scoped_lock lock(script().mutex);
     for (const std::string& what : script().wrong)
       std::fprintf(stderr, "wrong: %s\n", what.c_str());
     CHECK(script().wrong.empty());
@@ -192,10 +195,10 @@ TEST(a_lost_job_keeps_its_buffers_until_the_driver_answers) {
   const Error error = job->wait(0).error();
   CHECK(error.code == Status::EXECUTION_FAILED && error.message.find("lost") != std::string::npos);
   CHECK(rig.submit().error().code == Status::INVALID_STATE);  // quarantined
-  const int buffers = script().alive["buffer"];
+  const int buffers = script().living("buffer");
   job.reset();
   rig.drop();
-  CHECK(script().alive["buffer"] == buffers && script().alive["device"] == 1);
+  CHECK(script().living("buffer") == buffers && script().living("device") == 1);
   CHECK(script().finish(tag));
   CHECK(late_completions() == before + 1 && rig.sink.told == 1);
   CHECK(eventually([] { return script().living() == 0; }));
@@ -227,10 +230,10 @@ TEST(a_dropped_running_job_is_given_back_after_its_end) {
   script().ends = Ends::HELD;
   uint64_t tag = 0;
   tag = (*rig.submit())->job_seq();
-  CHECK(script().alive["job"] == 1 && script().calls["job_wait"] == 0);
+  CHECK(script().living("job") == 1 && script().called("job_wait") == 0);
   CHECK(script().finish(tag));
   CHECK(rig.sink.told == 1);  // told although nobody holds the job
-  CHECK(eventually([] { return script().alive["job"] == 0; }));
+  CHECK(eventually([] { return script().living("job") == 0; }));
 }
 
 TEST(everything_dropped_while_running_is_closed_in_order_later) {
@@ -238,7 +241,7 @@ TEST(everything_dropped_while_running_is_closed_in_order_later) {
   script().ends = Ends::HELD;
   const uint64_t tag = (*rig.submit())->job_seq();
   rig.drop();
-  CHECK(script().alive["session"] == 1 && script().alive["model"] == 1);
+  CHECK(script().living("session") == 1 && script().living("model") == 1);
   CHECK(script().finish(tag));
   CHECK(eventually([] { return script().living() == 0; }));
   const std::scoped_lock lock(script().mutex);
@@ -249,9 +252,9 @@ TEST(a_job_is_destroyed_only_when_the_driver_is_through_with_it) {
   Rig rig;
   script().settle_polls = 3;
   (*rig.submit()).reset();
-  CHECK(script().alive["job"] == 1);  // not yet: job_wait says so
-  CHECK(eventually([] { return script().alive["job"] == 0; }));
-  CHECK(script().calls["job_wait"] >= 4);
+  CHECK(script().living("job") == 1);  // not yet: job_wait says so
+  CHECK(eventually([] { return script().living("job") == 0; }));
+  CHECK(script().called("job_wait") >= 4);
 }
 
 TEST(dropped_jobs_of_several_sessions_keep_their_parents) {
@@ -267,7 +270,7 @@ TEST(dropped_jobs_of_several_sessions_keep_their_parents) {
     tags.push_back((*Job::submit(session, model, set, in(20'000)))->job_seq());
   }
   for (const uint64_t tag : tags) CHECK(script().finish(tag));
-  CHECK(eventually([] { return script().alive["device"] == 1; }));  // Rig's own
+  CHECK(eventually([] { return script().living("device") == 1; }));  // Rig's own
 }
 
 TEST(queue_full_comes_at_once_and_returns_the_bindings) {
@@ -301,7 +304,7 @@ TEST(submits_that_have_no_meaning_are_refused) {
   CHECK(rig.submit(prefill, 1000).ok());
   rig.model->close();
   CHECK(rig.submit().error().code == Status::MODEL_UNLOADED);
-  CHECK(script().calls["submit"] == 1);
+  CHECK(script().called("submit") == 1);
 }
 
 TEST(errors_and_throws_of_submit) {

@@ -31,7 +31,7 @@ bool refused(const Result<std::shared_ptr<Model>>& loaded, Status code, const ch
   const Error& error = loaded.error();
   const bool right = error.code == code && error.message.find(words) != std::string::npos;
   if (!right) std::fprintf(stderr, "got: %s\n", error_text(error).c_str());
-  return right && script().calls["model_load"] == 0;
+  return right && script().called("model_load") == 0;
 }
 
 }  // namespace
@@ -90,7 +90,7 @@ TEST(a_rejected_package_is_not_loaded) {
   auto package = good();
   PackageForTest::verdict(*package).verdict = "rejected";
   auto loaded = load(package);
-  CHECK(!loaded.ok() && script().calls["model_load"] == 0);
+  CHECK(!loaded.ok() && script().called("model_load") == 0);
 }
 
 TEST(what_does_not_fit_is_refused_with_both_numbers) {
@@ -170,7 +170,7 @@ TEST(two_models_close_in_either_order) {
     (first_first ? first : second).reset();
     auto& survivor = first_first ? second : first;
     CHECK(survivor->make_bindings(0).ok());
-    CHECK(script().alive["device"] == 1 && script().alive["model"] == 1);
+    CHECK(script().living("device") == 1 && script().living("model") == 1);
     survivor.reset();
     CHECK(script().order.back() == "driver_close" && script().living() == 0);
     CHECK(load(good()).ok());  // and the device opens again

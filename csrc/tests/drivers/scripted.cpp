@@ -242,13 +242,19 @@ cald_status model_info(cald_model* model, cald_model_info* out, cald_error* err)
 void end(cald_job* job) {
   Script& s = script();
   const cald_job_desc desc = job->desc;
-  cald_completion told{sizeof told, s.end_state, desc.job_seq + s.wrong_seq, s.end_status, 0};
-  job->in_callback = true;
-  for (int i = 0; i < s.completions; ++i) desc.on_complete(desc.user, &told);
+  cald_completion told{};
+  int times = 0;
+  {
+    const std::scoped_lock lock(s.mutex);
+    told = {sizeof told, s.end_state, desc.job_seq + s.wrong_seq, s.end_status, 0};
+    times = s.completions;
+    job->in_callback = true;
+  }
+  for (int i = 0; i < times; ++i) desc.on_complete(desc.user, &told);
   const std::scoped_lock lock(s.mutex);
   job->in_callback = false;
   job->settle = s.settle_polls;
-  job->state = s.end_state;
+  job->state = told.state;
 }
 
 bool finish(uint64_t job_seq) {
@@ -308,7 +314,7 @@ cald_status job_wait(cald_job* job, uint64_t, cald_error* err) {
 }
 cald_status job_cancel(cald_job* job, cald_error* err) {
   BEGIN("job_cancel");
-  script().end_state = CALD_JOB_CANCELLED;
+  script().set([](Script& now) { now.end_state = CALD_JOB_CANCELLED; });
   finish(job->desc.job_seq);
   return CALD_OK;
 }

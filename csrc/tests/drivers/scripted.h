@@ -73,6 +73,20 @@ struct Script {
     for (const auto& [kind, count] : alive) sum += count;
     return sum;
   }
+  int living(const std::string& kind) {
+    const std::scoped_lock lock(mutex);
+    return alive[kind];
+  }
+  int called(const std::string& entry) {
+    const std::scoped_lock lock(mutex);
+    return calls[entry];
+  }
+  // What the driver shall do from now on, set beside its running threads.
+  template <class Change>
+  void set(Change&& change) {
+    const std::scoped_lock lock(mutex);
+    change(*this);
+  }
   // Ends a held job; false if there is none of that tag. Set by the library.
   std::function<bool(uint64_t job_seq)> finish;
 };
