@@ -88,9 +88,9 @@ struct ManifestKvBase {
 struct ManifestKvGroup {
   std::string name;
   Allowed lanes, cells;
-  std::vector<std::string> order;   // empty = null
-  std::vector<uint64_t> strides;    // empty = null
-  std::string split, owner;         // split "" = null
+  std::vector<std::string> order;  // empty = null
+  std::vector<uint64_t> strides;   // empty = null
+  std::string split, owner;        // split "" = null
   std::optional<uint64_t> bytes;
   std::vector<ManifestKvBase> base;  // empty = null
 };
