@@ -26,6 +26,9 @@ void wait(const PyJob& self, const std::optional<double>& timeout) {
     const uint64_t now = now_ns();
     const uint64_t slice = std::min(until, now + kSliceNs);
     Result<void> answer = without_gil([&] { return job.wait(slice); });
+    // The job may have ended between the time-out and this line: then it has an answer of its own.
+    if (!answer.ok() && answer.error().code == Status::WAIT_TIMEOUT && job.terminal())
+      answer = without_gil([&] { return job.wait(0); });
     if (answer.ok()) return;
     if (answer.error().code != Status::WAIT_TIMEOUT || job.terminal())
       raise(answer.error(), context_of(self));
