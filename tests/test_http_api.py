@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from calrt.serve.routes import MISSING, ROUTES
 from calrt.serve.service import Settings
 from fake_runner import FakeTokenizer, echo
 from fake_server import FakeServer, parse_events
@@ -296,6 +297,14 @@ def test_unknown_paths_and_methods_are_404(server: FakeServer, method: str, path
     answer = server.http.request(method, path)
     assert answer.status_code == 404
     assert answer.json() == {"error": {"message": "File Not Found", "type": "not_found_error", "code": 404}}
+
+
+@pytest.mark.parametrize(("method", "path"), sorted(MISSING))
+def test_endpoints_that_are_missing_say_so(server: FakeServer, method: str, path: str) -> None:
+    assert (method, path) not in ROUTES
+    answer = server.http.request(method, path)
+    assert answer.status_code == 501
+    assert MISSING[method, path] in answer.json()["error"]["message"]
 
 
 def test_preflight_and_origins(server: FakeServer) -> None:

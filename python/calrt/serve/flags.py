@@ -138,8 +138,8 @@ GROUPS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
 
 _IGNORED_WITH_VALUE = """-b --batch-size -ub --ubatch-size -tb --threads-batch --threads-http -ngl
     --gpu-layers --n-gpu-layers -fa --flash-attn"""
-_IGNORED_ALONE = """-cb --cont-batching --jinja --no-webui --no-ui --offline --mlock --no-mmap
-    --no-context-shift -kvu --kv-unified -no-kvu --no-kv-unified"""
+_IGNORED_ALONE = """-cb --cont-batching --jinja --no-jinja --no-webui --no-ui --slots --no-slots --offline
+    --mlock --no-mmap --no-context-shift -kvu --kv-unified -no-kvu --no-kv-unified"""
 IGNORED: dict[str, bool] = {
     **dict.fromkeys(_IGNORED_WITH_VALUE.split(), True),
     **dict.fromkeys(_IGNORED_ALONE.split(), False),

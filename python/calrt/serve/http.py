@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .engine import Engine
 from .errors import Kind, Refused, from_native
 from .replies import refusal
-from .routes import PUBLIC, ROUTES
+from .routes import MISSING, PUBLIC, ROUTES
 from .service import Description, Loaded, Service, Settings
 from .stream import ClientGone
 from .tokenizer import Tokenizer
@@ -131,6 +131,8 @@ class Front:
             raise Refused(Kind.UNAUTHORISED, "Invalid API Key")
         handler = ROUTES.get((scope["method"], path))
         if handler is None:
+            if (what := MISSING.get((scope["method"], path))) is not None:
+                raise Refused(Kind.UNSUPPORTED, f"{path}: this version of calrt does not support {what}")
             raise Refused(Kind.NOT_FOUND, "File Not Found")
         reply = await handler(self._service, Request(scope, receive))
         await reply(scope, receive, send)

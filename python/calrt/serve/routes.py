@@ -28,7 +28,8 @@ from .stream import Answer, Dialect, EventStream, unless_gone
 
 Handler: TypeAlias = Callable[[Service, Request], Awaitable[Reply]]
 
-FINGERPRINT = f"calrt-{__version__}"
+FINGERPRINT = f"b0-calrt-{__version__}"
+"""Begins like llama-server's (b<build>-<commit>), which clients test for."""
 _ID_LETTERS = string.ascii_letters + string.digits
 
 
@@ -321,6 +322,20 @@ ROUTES: Mapping[tuple[str, str], Handler] = {
     ("POST", "/detokenize"): detokenize,
     ("POST", "/apply-template"): apply_template,
 }
+
+MISSING: Mapping[tuple[str, str], str] = {
+    ("GET", "/slots"): "the list of slots",
+    ("GET", "/metrics"): "metrics",
+    ("POST", "/props"): "changing properties",
+    ("POST", "/infill"): "filling in",
+    ("GET", "/lora-adapters"): "LoRA adapters",
+    ("POST", "/lora-adapters"): "LoRA adapters",
+    **{("POST", path): "embeddings" for path in ("/embedding", "/embeddings", "/v1/embeddings")},
+    **{("POST", path): "reranking" for path in ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")},
+    **{("POST", path): "the Responses API" for path in ("/responses", "/v1/responses")},
+    ("POST", "/v1/messages"): "Anthropic's Messages API",
+}
+"""Endpoints of llama-server that calrt does not have yet: 501 that names them, where others get 404."""
 
 PUBLIC = frozenset({"/health", "/v1/health"})
 """Paths that need no key."""
