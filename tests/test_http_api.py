@@ -201,6 +201,18 @@ def test_log_probabilities(server: FakeServer) -> None:
     assert [row["id"] for row in rows] == [4 + 65, 4 + 32]
 
 
+def test_ignore_eos_is_a_bias_that_shows(server: FakeServer) -> None:
+    body = {"prompt": "Hi", "n_predict": 2, "ignore_eos": True, "logit_bias": [["A", -1]]}
+    answer = server.http.post("/completion", json=body).json()
+    assert answer["generation_settings"]["logit_bias"] == [
+        {"bias": -1.0, "token": 4 + 65},
+        {"bias": None, "token": 2},
+        {"bias": None, "token": 3},
+    ]
+    bias = server.runner.sampling[server.runner.started[-1]]["logit_bias"]
+    assert bias == ((4 + 65, -1.0), (2, float("-inf")), (3, float("-inf")))
+
+
 def test_response_fields_and_progress(server: FakeServer) -> None:
     body = {"prompt": "Hi", "response_fields": ["content", "generation_settings/top_k", "nothing"]}
     assert server.http.post("/completion", json=body).json() == {

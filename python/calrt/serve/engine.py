@@ -196,7 +196,6 @@ class Engine:
         max_tokens: int = -1,
         sampling: Sampling | None = None,
         stops: Sequence[str] = (),
-        ignore_eos: bool = False,
         slot: int = -1,
         timeout: float | None = None,
         outbox: Outbox | None = None,
@@ -215,10 +214,6 @@ class Engine:
         sampling = sampling or Sampling()
         if sampling.seed == RANDOM_SEED:
             sampling = msgspec.structs.replace(sampling, seed=secrets.randbelow(RANDOM_SEED))
-        eog = tuple(self.vocabulary.eog)
-        if ignore_eos:
-            bias = sampling.logit_bias + tuple((token, float("-inf")) for token in eog)
-            sampling = msgspec.structs.replace(sampling, logit_bias=bias)
         self._check_tokens(tokens)
         room = self.cells - len(tokens)
         bound = max_tokens < 0 or max_tokens > room
@@ -228,7 +223,7 @@ class Engine:
             tokens=tuple(tokens),
             max_tokens=room if bound else max(1, max_tokens),
             context_bound=bound,
-            stop_tokens=eog,
+            stop_tokens=tuple(self.vocabulary.eog),
             stops=tuple(stops),
             sampling=sampling,
             slot=slot,

@@ -151,8 +151,8 @@ class Front:
         if allowed is None:
             return []
         return [
-            (b"access-control-allow-origin", allowed.encode("latin-1")),
-            (b"access-control-allow-credentials", b"true"),
+            (b"Access-Control-Allow-Origin", allowed.encode("latin-1")),
+            (b"Access-Control-Allow-Credentials", b"true"),
             (b"vary", b"Origin"),
         ]
 
@@ -165,9 +165,10 @@ class Front:
 
 
 async def _preflight(send: Send) -> None:
+    # Spelt as llama-server spells them: there are clients that compare names by case.
     headers = [
-        (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
-        (b"access-control-allow-headers", b"*"),
+        (b"Access-Control-Allow-Methods", b"GET, POST, DELETE, OPTIONS"),
+        (b"Access-Control-Allow-Headers", b"*"),
         (b"content-length", b"0"),
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import string
 import time
@@ -10,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 
 from calrt import __version__
@@ -223,8 +225,9 @@ async def chat_completion(service: Service, request: Request) -> Reply:
 
 
 async def _complete(service: Service, request: Request, job: _Job) -> Reply:
-    loaded, options = service.loaded, job.options
-    answer = await _submit(loaded, job)
+    loaded = service.loaded
+    options = replace(job.options, logit_bias=_logit_bias(loaded, job.options))
+    answer = await _submit(loaded, job.prompts, options)
     meta = Meta(
         id="chatcmpl-" + "".join(secrets.choice(_ID_LETTERS) for _ in range(32)),
         created=int(time.time()),
@@ -254,11 +257,11 @@ async def _complete(service: Service, request: Request, job: _Job) -> Reply:
     return EventStream(answer, dialect, first, service.settings.ping, limits.send_timeout)
 
 
-async def _submit(loaded: Loaded, job: _Job) -> Answer:
+async def _submit(loaded: Loaded, prompts: tuple[Prompt, ...], options: Options) -> Answer:
     """All prompts of a request, or none."""
-    engine, options = loaded.engine, job.options
+    engine = loaded.engine
     sampling = _sampling(loaded, options)
-    encoded = [await loaded.encoder.encode(prompt) for prompt in job.prompts]
+    encoded = [await loaded.encoder.encode(prompt) for prompt in prompts]
     outbox = engine.outbox()
     answer = Answer(tickets := [], outbox)
     try:
@@ -268,7 +271,6 @@ async def _submit(loaded: Loaded, job: _Job) -> Answer:
                 max_tokens=options.n_predict,
                 sampling=sampling,
                 stops=options.stop,
-                ignore_eos=options.ignore_eos,
                 slot=options.id_slot,
                 outbox=outbox,
                 index=index,
@@ -280,7 +282,8 @@ async def _submit(loaded: Loaded, job: _Job) -> Answer:
     return answer
 
 
-def _sampling(loaded: Loaded, options: Options) -> Sampling:
+def _logit_bias(loaded: Loaded, options: Options) -> tuple[tuple[int, float], ...]:
+    """The biases by token id; `ignore_eos` is a bias on every token that would end the text."""
     bias: list[tuple[int, float]] = []
     size = loaded.tokenizer.vocab_size
     for target, value in options.logit_bias:
@@ -290,6 +293,13 @@ def _sampling(loaded: Loaded, options: Options) -> Sampling:
             bias.append((target, value))
         else:
             raise bad_field("logit_bias", f"token id {target} is not in the vocabulary (0 to {size - 1})")
+    if options.ignore_eos:
+        bias += [(token, -math.inf) for token in sorted(loaded.tokenizer.eog)]
+    return tuple(bias)
+
+
+def _sampling(loaded: Loaded, options: Options) -> Sampling:
+    size = loaded.tokenizer.vocab_size
     if options.n_probs > size:
         raise bad_field("n_probs", f"must be at most the vocabulary of {size}, not {options.n_probs}")
     return Sampling(
@@ -303,7 +313,7 @@ def _sampling(loaded: Loaded, options: Options) -> Sampling:
         repeat_last_n=options.repeat_last_n,
         seed=options.seed,
         n_probs=options.n_probs,
-        logit_bias=tuple(bias),
+        logit_bias=tuple((token, value) for token, value in options.logit_bias if isinstance(token, int)),
     )
 
 
