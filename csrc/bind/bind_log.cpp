@@ -71,7 +71,7 @@ void deliver_logs() {
 void bind_log() {
   set_log_sink(&enqueue);
   py::module_::import("atexit").attr("register")(py::cpp_function([] {
-    deliver_logs();
+    if (logs_waiting.load()) deliver_logs();
     set_log_sink(nullptr);
   }));
 }

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from types import TracebackType
@@ -80,6 +79,8 @@ class Model:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """The package's manifest.json."""
+        import json
+
         manifest: dict[str, Any] = json.loads(self.package.manifest_json())
         return manifest
 
