@@ -4,6 +4,8 @@ calrt_test(convert)
 
 set(cpu_driver ${CMAKE_CURRENT_LIST_DIR}/../drivers/cpu)
 calrt_test(cpu_kernels)
+# The emulation is for results, not for speed: optimising it takes minutes.
+set_source_files_properties(cpu_kernels_test.cpp PROPERTIES COMPILE_OPTIONS "-O1")
 target_sources(cpu_kernels_test PRIVATE ${cpu_driver}/kernels.cpp ${cpu_driver}/kernels_portable.cpp)
 if(CALRT_X86)
   set(avx512 ${CALRT_FLAGS_AVX512})

@@ -74,6 +74,8 @@ struct DotCore {
 
 constexpr size_t kBlockBytes = 64;  // 16 columns of a panel row
 constexpr size_t kRowBytes = 128;
+// Panels come from memory: a tile asks for both halves of the rows it will reach soon.
+constexpr size_t kAhead = 2048;
 
 // R rows by C blocks of 16 columns. `panel` points at the first block; a third and fourth block
 // lie in the next panel.
@@ -101,6 +103,11 @@ CALRT_INLINE void tile(const typename Core::Act* acts, size_t act_stride,
         CALRT_UNROLL
         for (int c = 0; c < C; ++c) acc[r][c] = Core::mac(acc[r][c], a, w[c]);
       }
+    }
+    CALRT_UNROLL
+    for (int c = 0; c < (C + 1) / 2; ++c) {
+      __builtin_prefetch(panel + c * panel_stride + kAhead);
+      __builtin_prefetch(panel + c * panel_stride + kAhead + kBlockBytes);
     }
     panel += kRowBytes;
   }
