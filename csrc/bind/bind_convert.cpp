@@ -50,7 +50,7 @@ py::array contiguous(const py::array& array) {
       array.attr("shape"));
 }
 
-py::array from_f32(const py::object& a, const py::object& out) {
+py::array narrow(const py::object& a, const py::object& out) {
   py::array source;
   if (py::isinstance<py::array>(a))
     source = py::reinterpret_borrow<py::array>(a);
@@ -67,7 +67,7 @@ py::array from_f32(const py::object& a, const py::object& out) {
   return result;
 }
 
-py::array to_f32(const py::array& b, const py::object& out) {
+py::array widen(const py::array& b, const py::object& out) {
   if (dtype_of(b) != CALD_BF16)
     raise(fail(Status::DTYPE_MISMATCH,
                "b has dtype %s: bfloat16 is due (calrt.bf16.view() for uint16 bits)",
@@ -106,10 +106,10 @@ void bind_convert(py::module_& m) {
       "The instruction set in use: the first usable one, or CALRT_ISA. InvalidArgumentError if "
       "that is "
       "unknown or unusable.");
-  m.def("bf16_from_f32", &from_f32, py::arg("a"), py::arg("out") = py::none(),
+  m.def("bf16_from_f32", &narrow, py::arg("a"), py::arg("out") = py::none(),
         "float32 to bfloat16, round to nearest, ties to even; NaN stays NaN. See "
         "calrt.bf16.from_f32.");
-  m.def("bf16_to_f32", &to_f32, py::arg("b"), py::arg("out") = py::none(),
+  m.def("bf16_to_f32", &widen, py::arg("b"), py::arg("out") = py::none(),
         "bfloat16 to float32, exact. See calrt.bf16.to_f32.");
   m.def(
       "sha256_file",

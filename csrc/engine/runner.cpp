@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/log.h"
 #include "engine/check.h"
 #include "engine/ring.h"
 #include "engine/submitter.h"
@@ -24,6 +25,8 @@ uint64_t now_ns() {
   return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
                                std::chrono::nanoseconds(1));
 }
+
+constexpr size_t kCompletionRoom = 64;
 
 // Far enough for any wait, near enough not to overflow the clock.
 std::chrono::steady_clock::time_point time_of(uint64_t t_ns) {
@@ -48,7 +51,7 @@ struct StepRunner::Impl final : CompletionSink {
   mutable std::mutex mutex;
   std::condition_variable changed, exited;
   std::vector<std::unique_ptr<Record>> starts;
-  std::vector<uint64_t> cancels, completions;
+  std::vector<uint64_t> cancels, completions, reaped;
   struct Known {
     uint64_t lease;
     bool cancelled;
@@ -57,13 +60,16 @@ struct StepRunner::Impl final : CompletionSink {
   bool closing = false, running = false, stalled = false, drained = false;
   RunnerStatistics statistics;
 
+  // Never allocates: one job is in flight, and of lost ones the submitter keeps count itself.
   void completed(uint64_t job_seq, JobState, int32_t) noexcept override {
     std::lock_guard lock(mutex);
-    completions.push_back(job_seq);
+    if (completions.size() < completions.capacity()) completions.push_back(job_seq);
     changed.notify_one();
   }
 
   void run();
+  void turn(bool* closed);
+  bool fail_all(const char* why);
   void take_inbox(bool* cancel_all);
   void publish();
 };
@@ -71,7 +77,7 @@ struct StepRunner::Impl final : CompletionSink {
 // One turn's worth of news, handed to the loop outside the lock.
 void StepRunner::Impl::take_inbox(bool* cancel_all) {
   std::vector<std::unique_ptr<Record>> new_starts;
-  std::vector<uint64_t> new_cancels, new_completions;
+  std::vector<uint64_t> new_cancels;
   {
     std::unique_lock lock(mutex);
     const auto news = [&] {
@@ -88,12 +94,13 @@ void StepRunner::Impl::take_inbox(bool* cancel_all) {
     drained = false;
     new_starts.swap(starts);
     new_cancels.swap(cancels);
-    new_completions.swap(completions);
+    reaped.clear();
+    reaped.swap(completions);
     *cancel_all = closing;
   }
   for (auto& record : new_starts) loop->core().start(std::move(record));
   for (const uint64_t request : new_cancels) loop->core().cancel(request, now_ns());
-  for (const uint64_t job_seq : new_completions) loop->completed(job_seq);
+  for (const uint64_t job_seq : reaped) loop->completed(job_seq);
 }
 
 void StepRunner::Impl::publish() {
@@ -108,14 +115,38 @@ void StepRunner::Impl::publish() {
   ring.publish(&events);
 }
 
-void StepRunner::Impl::run() {
-  bool closed = false;
-  while (!(closed && loop->idle())) {
-    const bool before = closed;
-    take_inbox(&closed);
-    if (closed && !before) loop->cancel_all();
-    loop->step(ring.room());
+void StepRunner::Impl::turn(bool* closed) {
+  const bool before = *closed;
+  take_inbox(closed);
+  if (*closed && !before) loop->cancel_all();
+  loop->step(ring.room());
+  publish();
+}
+
+// The host ran out of memory, or worse: the requests fail, the process lives. False if not even
+// that could be done.
+bool StepRunner::Impl::fail_all(const char* why) {
+  try {
+    log_line(LOG_ERROR, "engine", "a tick failed, all its requests end: %s", why);
+    loop->core().fail_all(fail(Status::OUT_OF_HOST_MEMORY, "the host failed in a tick: %s", why),
+                          now_ns());
     publish();
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+void StepRunner::Impl::run() {
+  bool closed = false, alive = true;
+  while (alive && !(closed && loop->idle())) {
+    try {
+      turn(&closed);
+    } catch (const std::exception& failed) {
+      alive = fail_all(failed.what());
+    } catch (...) {
+      alive = fail_all("unknown exception");
+    }
   }
   std::lock_guard lock(mutex);
   running = false;
@@ -132,6 +163,8 @@ Result<std::unique_ptr<StepRunner>> StepRunner::make(std::shared_ptr<Model> mode
   }
   auto impl = std::make_unique<Impl>(lanes, options);
   impl->vocab = model->info().vocab;
+  impl->completions.reserve(kCompletionRoom);
+  impl->reaped.reserve(kCompletionRoom);
   CALRT_TRY(impl->ring.open());
   CALRT_TRY_ASSIGN(impl->submitter, JobSubmitter::make(std::move(model), impl.get()));
   const std::vector<GraphShape> shapes = impl->submitter->shapes();
