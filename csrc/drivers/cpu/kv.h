@@ -40,7 +40,7 @@ class KvArena {
   }
   size_t slot_bytes() const { return key_bytes_ + value_bytes_; }
 
-  uint32_t lanes_, kv_heads_, head_dim_, layers_;
+  uint32_t lanes_, kv_heads_, head_dim_;
   bool bf16_;
   size_t key_panel_bytes_, value_panel_bytes_, key_bytes_, value_bytes_;
   Block memory_;
