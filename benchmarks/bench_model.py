@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast the cpu device runs the demo model: prefill and decode, beside the machine's own limits in the same run.
+"""How fast the cpu device runs the demo model, beside the machine's own limits in the same run.
 
     python benchmarks/bench_model.py [--threads 1] [--json]
 
@@ -51,7 +51,8 @@ def decode(model: calrt.Model, batch: int, steps: int) -> float:
     try:
         begin = time.perf_counter()
         for position in range(steps):
-            graph.submit(tokens=[1 + position] * batch, positions=[position] * batch, lanes=lanes).wait(10.0)
+            job = graph.submit(tokens=[1 + position] * batch, positions=[position] * batch, lanes=lanes)
+            job.wait(10.0)
         return batch * steps / (time.perf_counter() - begin)
     finally:
         for lane in lanes:
@@ -59,7 +60,9 @@ def decode(model: calrt.Model, batch: int, steps: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--json", action="store_true")
@@ -74,7 +77,8 @@ def main() -> None:
         rows = [("prefill 512", best(4, lambda: prefill(model, 512)), None)]
         for batch in (1, 4, 8, 16):
             steps = 64 if batch == 1 else 24
-            rows.append((f"decode B={batch}", best(4, lambda b=batch, s=steps: decode(model, b, s)), limit * batch))
+            speed = best(4, lambda b=batch, s=steps: decode(model, b, s))
+            rows.append((f"decode B={batch}", speed, limit * batch))
     load = os.getloadavg()[0]
     if args.json:
         for name, value, bound in rows:
@@ -82,7 +86,9 @@ def main() -> None:
             row |= {"limit": bound, "ratio": value / bound if bound else None, "load": load, "isa": isa()}
             print(json.dumps(row))
         return
-    print(f"{args.model}, {isa()}, {args.threads} thread(s), load {load:.2f}; limit = weights read once per tick")
+    print(
+        f"{args.model}, {isa()}, {args.threads} thread(s), load {load:.2f}; limit: weights read once a tick"
+    )
     for name, value, bound in rows:
         ratio = f"{100 * value / bound:5.0f} % of {bound:7.0f}" if bound else ""
         print(f"{name:14} {value:8.0f} tok/s  {ratio}")

@@ -9,9 +9,9 @@ import subprocess
 import sys
 
 import pytest
-from tiny_gguf import make_llama
 
 from calrt.model_fetch import model_path
+from tiny_gguf import make_llama
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()

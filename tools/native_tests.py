@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the native tests of a CMake build: native_tests.py [BUILD_DIR]; default: the editable install's build."""
+"""Run the native tests: native_tests.py [BUILD_DIR]; default: the editable install's build."""
 
 from __future__ import annotations
 

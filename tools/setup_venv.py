@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 BUILD = ["scikit-build-core>=0.11", "pybind11>=3.1", "nlohmann-json>=3.12", "ninja>=1.11"]
-CXX20 = "#include <span>\n#include <version>\ntemplate <class T> concept C = requires(T t) { t.x; };\nint main() { return 0; }\n"
+CXX20 = "#include <span>\n#include <version>\ntemplate <class T> concept C = requires(T t) { t.x; };\n"
 
 
 def stop(line):
@@ -43,6 +43,11 @@ def run(command, log, missing):
         stop(missing)
 
 
+def make_venv(venv):
+    command = [sys.executable, "-m", "venv", venv]
+    return subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
+
+
 def cmake_is_recent():
     try:
         text = subprocess.check_output(["cmake", "--version"]).decode()
@@ -55,29 +60,31 @@ def cmake_is_recent():
 def main():
     venv, kind = sys.argv[1], sys.argv[2]
     if sys.version_info < (3, 10):
-        stop("Python %d.%d is too old: 3.10 or newer is needed (make PYTHON=python3.12)" % sys.version_info[:2])
+        stop("Python %d.%d is too old, 3.10 is needed: make PYTHON=python3.12" % sys.version_info[:2])
     check_compiler()
     python = os.path.join(venv, "bin", "python")
-    if not os.path.exists(os.path.join(venv, "bin", "pip")):
-        if subprocess.call(
-            [sys.executable, "-m", "venv", venv], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ):
-            shutil.rmtree(venv, ignore_errors=True)
-            stop("Python's venv module does not work (Debian: apt install python3-venv)")
+    if not os.path.exists(os.path.join(venv, "bin", "pip")) and not make_venv(venv):
+        shutil.rmtree(venv, ignore_errors=True)
+        stop("Python's venv module does not work (Debian: apt install python3-venv)")
     log = os.path.join(venv, "setup.log")
     open(log, "wb").close()
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install"]
 
     have = os.path.exists(os.path.join(venv, ".serve")) or os.path.exists(os.path.join(venv, ".test"))
-    print("calrt: %s (log: %s)" % ("rebuilding" if have else "first build, one to three minutes", log), flush=True)
+    what = "rebuilding" if have else "first build, one to three minutes"
+    print("calrt: %s (log: %s)" % (what, log), flush=True)
     build = BUILD + ([] if cmake_is_recent() else ["cmake>=3.20"])
-    run(pip + build, log, "the package index cannot be reached for the build tools (%s); see %s" % (", ".join(build), log))
+    run(
+        pip + build,
+        log,
+        "no build tools: the package index cannot be reached for %s; see %s" % (build[0], log),
+    )
     define = "-Ccmake.define.CALRT_TESTS=%s" % ("ON" if kind == "test" else "OFF")
     extras = "serve" if kind == "serve" else "test,dev"
     run(
         pip + ["--no-build-isolation", define, "-e", ".[%s]" % extras],
         log,
-        "installing calrt[%s] failed: the package index cannot be reached or the build broke; see the end of %s"
+        "calrt[%s] was not built: the package index is out of reach or the compiler failed; see the end of %s"
         % (extras, log),
     )
     made = [".serve", ".test"] if kind == "test" else [".serve"]

@@ -4,6 +4,7 @@
 
 #include "bind/arguments.h"
 #include "bind/graph_objects.h"
+#include "layout/roles.h"
 
 namespace calrt::bind {
 namespace {

@@ -8,6 +8,7 @@
 #include "bind/graph_objects.h"
 #include "engine/completion_fd.h"
 #include "engine/graph_call.h"
+#include "layout/roles.h"
 
 namespace calrt::bind {
 namespace {

@@ -9,6 +9,7 @@
 #include "bind/objects.h"
 #include "layout/convert.h"
 #include "layout/layout.h"
+#include "layout/roles.h"
 
 namespace calrt::bind {
 namespace {
@@ -147,27 +148,6 @@ py::list describe_layout(const cald_layout& layout) {
     axes.append(entry);
   }
   return axes;
-}
-
-const char* role_name(int32_t role) {
-  switch (role) {
-    case CALD_ROLE_TOKENS:
-      return "tokens";
-    case CALD_ROLE_POSITIONS:
-      return "positions";
-    case CALD_ROLE_LANES:
-      return "lanes";
-    case CALD_ROLE_N_VALID:
-      return "n_valid";
-    case CALD_ROLE_LOGIT_ROWS:
-      return "logit_rows";
-    case CALD_ROLE_MASK:
-      return "mask";
-    case CALD_ROLE_LOGITS:
-      return "logits";
-    default:
-      return "unknown";
-  }
 }
 
 py::dict describe_io(const cald_io& io) {

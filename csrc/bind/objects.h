@@ -61,7 +61,6 @@ PyTensor tensor_of(const std::shared_ptr<BindingSet>& set, const cald_io& io, ui
                    bool writable);
 
 py::dict describe_io(const cald_io& io);
-const char* role_name(int32_t role);
 py::list describe_layout(const cald_layout& layout);
 
 }  // namespace calrt::bind

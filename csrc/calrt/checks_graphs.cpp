@@ -6,6 +6,7 @@
 #include "calrt/manifest_read.h"
 #include "calrt/package_checks.h"
 #include "layout/layout.h"
+#include "layout/roles.h"
 
 namespace calrt {
 namespace {
@@ -65,13 +66,13 @@ class GraphCheck {
     for (const ManifestIo& io : graph_.outputs) ++counts[io.role];
     for (const auto& [role, count] : counts) {
       if (count > 1) {
-        reject("D03", "", text("role %s %zu times, once at most", io_role_name(role), count));
+        reject("D03", "", text("role %s %zu times, once at most", role_name(role), count));
       }
     }
     const char* kind = is_decode(graph_) ? "decode" : "prefill";
     const auto needs = [&](int32_t role) {
       if (counts[role] == 0) {
-        reject("D03", "", text("a %s graph needs the role %s", kind, io_role_name(role)));
+        reject("D03", "", text("a %s graph needs the role %s", kind, role_name(role)));
       }
     };
     needs(CALD_ROLE_TOKENS);
@@ -114,7 +115,7 @@ class GraphCheck {
   }
 
   void shape(const std::string& field, const ManifestIo& io) {
-    const std::string label = std::string(io_role_name(io.role)) + " " + dims_text(io.shape);
+    const std::string label = std::string(role_name(io.role)) + " " + dims_text(io.shape);
     const std::string legal = is_decode(graph_) ? "BVLC" : "TRVLC";
     for (const ManifestDim& dim : io.shape) {
       if (dim.symbol == 0 || legal.find(dim.symbol) != std::string::npos) continue;
@@ -181,20 +182,20 @@ class GraphCheck {
       }
       const bool overlap = layout.error().where == "injective";
       reject(overlap ? "D06" : "D05", field + "/layout",
-             text("%s of %s: %s", io_role_name(io.role), expanded.name.c_str(),
+             text("%s of %s: %s", role_name(io.role), expanded.name.c_str(),
                   layout.error().message.c_str()));
       break;  // the other sizes of this list would say the same
     }
     if (io.align < dtype_size(io.dtype)) {
       reject("D05", field + "/align",
-             text("%s: align %s is less than the %u bytes of an element", io_role_name(io.role),
+             text("%s: align %s is less than the %u bytes of an element", role_name(io.role),
                   grouped(io.align).c_str(), dtype_size(io.dtype)));
     }
   }
 
   void dtype(const std::string& field, const ManifestIo& io) {
     const std::string at = field + "/dtype";
-    const char* role = io_role_name(io.role);
+    const char* role = role_name(io.role);
     const bool ours = manifest_.driver == "cpu" || manifest_.driver == "mock";
     if (io.dtype == 0) {
       if (ours) {

@@ -8,6 +8,7 @@
 
 #include "calrt/schema_check.h"
 #include "layout/layout.h"
+#include "layout/roles.h"
 
 namespace calrt {
 namespace {
@@ -76,17 +77,6 @@ class Json {
   std::string string_of(uint32_t node) const { return std::string(tape_->value(node)); }
   const JsonTape* tape_;
   uint32_t node_;
-};
-
-struct RoleRow {
-  const char* name;
-  int32_t role;
-};
-constexpr RoleRow kRoles[] = {
-    {"tokens", CALD_ROLE_TOKENS}, {"positions", CALD_ROLE_POSITIONS},
-    {"lanes", CALD_ROLE_LANES},   {"n_valid", CALD_ROLE_N_VALID},
-    {"mask", CALD_ROLE_MASK},     {"logit_rows", CALD_ROLE_LOGIT_ROWS},
-    {"logits", CALD_ROLE_LOGITS},
 };
 
 Allowed read_allowed(Json json) {
@@ -268,20 +258,6 @@ void read_allowed_options(Json allowed, Manifest* out) {
 }
 
 }  // namespace
-
-int32_t role_from_name(std::string_view name) {
-  for (const RoleRow& row : kRoles) {
-    if (name == row.name) return row.role;
-  }
-  return 0;
-}
-
-const char* io_role_name(int32_t role) {
-  for (const RoleRow& row : kRoles) {
-    if (row.role == role) return row.name;
-  }
-  return "?";
-}
 
 Manifest read_inventory(const JsonTape& tape) {
   const Json root(tape, 0);

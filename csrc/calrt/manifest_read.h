@@ -13,8 +13,4 @@ Manifest read_manifest(const JsonTape& tape);
 // package whose manifest was refused. What has the wrong type is left at its default.
 Manifest read_inventory(const JsonTape& tape);
 
-// "tokens" -> CALD_ROLE_TOKENS and back; 0 and "?" when unknown.
-int32_t role_from_name(std::string_view name);
-const char* io_role_name(int32_t role);
-
 }  // namespace calrt

@@ -5,13 +5,15 @@
 #include <stddef.h>
 
 #define ABI_SIZE(name) sizeof(name),
-#define ABI_STRUCTS(X)                                                                      \
-  X(cald_error)                                                                             \
-  X(cald_host) X(cald_axis) X(cald_layout) X(cald_io) X(cald_graph) X(cald_artifact)        \
-      X(cald_tensor) X(cald_arch) X(cald_package) X(cald_load_options) X(cald_model_info)   \
-          X(cald_footprint) X(cald_option) X(cald_device_options) X(cald_device_info)       \
-              X(cald_health) X(cald_cap) X(cald_counter) X(cald_binding) X(cald_completion) \
-                  X(cald_job_desc) X(cald_timing) X(cald_driver_table)
+// clang-format off
+#define ABI_STRUCTS(X) \
+  X(cald_error) X(cald_host) X(cald_axis) X(cald_layout) \
+  X(cald_io) X(cald_graph) X(cald_artifact) X(cald_tensor) \
+  X(cald_arch) X(cald_package) X(cald_load_options) X(cald_model_info) \
+  X(cald_footprint) X(cald_option) X(cald_device_options) X(cald_device_info) \
+  X(cald_health) X(cald_cap) X(cald_counter) X(cald_binding) \
+  X(cald_completion) X(cald_job_desc) X(cald_timing) X(cald_driver_table)
+// clang-format on
 
 #ifdef __cplusplus
 extern "C" {

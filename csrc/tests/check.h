@@ -26,17 +26,17 @@ struct Register {
 
 }  // namespace calrt::testing
 
-#define TEST(name)                                                      \
-  static void test_##name();                                            \
+#define TEST(name)                                                       \
+  static void test_##name();                                             \
   static ::calrt::testing::Register register_##name(#name, test_##name); \
   static void test_##name()
 
-#define CHECK(condition)                                                          \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
-      ++::calrt::testing::failures();                                             \
+#define CHECK(condition)                                                                 \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
+      ++::calrt::testing::failures();                                                    \
       std::fprintf(stderr, "%s:%d: CHECK failed: %s\n", __FILE__, __LINE__, #condition); \
-    }                                                                             \
+    }                                                                                    \
   } while (0)
 
 int main(int argc, char** argv) {
@@ -46,6 +46,7 @@ int main(int argc, char** argv) {
     test.run();
     ++ran;
   }
-  std::printf("%d passed, %d failed\n", calrt::testing::failures() == 0 ? ran : 0, calrt::testing::failures());
+  std::printf("%d passed, %d failed\n", calrt::testing::failures() == 0 ? ran : 0,
+              calrt::testing::failures());
   return calrt::testing::failures() == 0 && ran > 0 ? 0 : 1;
 }

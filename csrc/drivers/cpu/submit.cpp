@@ -2,28 +2,10 @@
 #include "drivers/cpu/submit.h"
 
 #include "base/checked.h"
+#include "layout/roles.h"
 
 namespace calrt::cpu {
 namespace {
-
-const char* role_name(int32_t role) {
-  switch (role) {
-    case CALD_ROLE_TOKENS:
-      return "tokens";
-    case CALD_ROLE_POSITIONS:
-      return "positions";
-    case CALD_ROLE_LANES:
-      return "lanes";
-    case CALD_ROLE_N_VALID:
-      return "n_valid";
-    case CALD_ROLE_LOGIT_ROWS:
-      return "logit_rows";
-    case CALD_ROLE_LOGITS:
-      return "logits";
-    default:
-      return "?";
-  }
-}
 
 struct Bound {
   unsigned char* data = nullptr;

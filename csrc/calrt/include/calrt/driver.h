@@ -93,26 +93,26 @@ typedef struct cald_host { /* HANDLE of the driver; all functions are thread-saf
 /* ---- tensors ------------------------------------------------------------------------------ */
 
 enum { /* dtype; 0 is "not stated" */
-  CALD_F32 = 1,
-  CALD_BF16 = 2,
-  CALD_F16 = 3,
-  CALD_I8 = 4,
-  CALD_U8 = 5,
-  CALD_I16 = 6,
-  CALD_U16 = 7,
-  CALD_I32 = 8,
-  CALD_U32 = 9,
-  CALD_I64 = 10
+       CALD_F32 = 1,
+       CALD_BF16 = 2,
+       CALD_F16 = 3,
+       CALD_I8 = 4,
+       CALD_U8 = 5,
+       CALD_I16 = 6,
+       CALD_U16 = 7,
+       CALD_I32 = 8,
+       CALD_U32 = 9,
+       CALD_I64 = 10
 };
 
-enum { /* role of a graph's input or output */
-  CALD_ROLE_TOKENS = 1,     /* i32 [B] or [T] */
-  CALD_ROLE_POSITIONS = 2,  /* i32 [B] or [T]: cell index of each token */
-  CALD_ROLE_LANES = 3,      /* i32 [B] or [1]: lane of each row; -1 marks a padding row */
-  CALD_ROLE_N_VALID = 4,    /* i32 [1]: rows of the chunk that count; the rest is padding */
-  CALD_ROLE_LOGIT_ROWS = 5, /* i32 [R]: rows to return; unbound = the last valid row */
-  CALD_ROLE_MASK = 6,
-  CALD_ROLE_LOGITS = 32 /* [B, V] or [R, V] */
+enum {                           /* role of a graph's input or output */
+       CALD_ROLE_TOKENS = 1,     /* i32 [B] or [T] */
+       CALD_ROLE_POSITIONS = 2,  /* i32 [B] or [T]: cell index of each token */
+       CALD_ROLE_LANES = 3,      /* i32 [B] or [1]: lane of each row; -1 marks a padding row */
+       CALD_ROLE_N_VALID = 4,    /* i32 [1]: rows of the chunk that count; the rest is padding */
+       CALD_ROLE_LOGIT_ROWS = 5, /* i32 [R]: rows to return; unbound = the last valid row */
+       CALD_ROLE_MASK = 6,
+       CALD_ROLE_LOGITS = 32 /* [B, V] or [R, V] */
 };
 
 /* Memory domains are bits: a buffer has one, a requirement allows several. */
@@ -148,8 +148,8 @@ typedef struct cald_io {
   uint32_t rank;
   uint64_t shape[CALD_MAX_RANK]; /* largest; the R of logit_rows may be bound smaller */
   cald_layout layout;
-  uint64_t align;   /* of the bound address, a power of two */
-  uint32_t domains; /* allowed for a binding */
+  uint64_t align;    /* of the bound address, a power of two */
+  uint32_t domains;  /* allowed for a binding */
   uint32_t optional; /* 1: may stay unbound */
 } cald_io;
 
@@ -159,9 +159,9 @@ enum { CALD_LANE_MAP_NONE = 0, CALD_LANE_MAP_IDENTITY = 1, CALD_LANE_MAP_ANY = 2
 typedef struct cald_graph {
   uint32_t struct_size;
   int32_t kind;
-  const char* name;        /* expanded, e.g. "decode_b4", "prefill_t64" */
-  uint32_t batch;          /* B of a decode graph; 1 for prefill */
-  uint32_t chunk;          /* T of a prefill graph; 0 for decode */
+  const char* name; /* expanded, e.g. "decode_b4", "prefill_t64" */
+  uint32_t batch;   /* B of a decode graph; 1 for prefill */
+  uint32_t chunk;   /* T of a prefill graph; 0 for decode */
   int32_t lane_map;
   uint32_t n_inputs;
   const cald_io* const* inputs;
@@ -175,7 +175,7 @@ typedef struct cald_graph {
 
 typedef struct cald_artifact {
   uint32_t struct_size;
-  int32_t fd;       /* open read-only; HANDLE of the model; -1 if optional and absent */
+  int32_t fd; /* open read-only; HANDLE of the model; -1 if optional and absent */
   const char* id;
   const char* role; /* "weights", "calbin.graph", ... */
   uint64_t bytes;
@@ -196,7 +196,7 @@ enum { CALD_ROPE_INTERLEAVED = 0, CALD_ROPE_HALF = 1 };
 
 typedef struct cald_arch { /* absent facts are 0 */
   uint32_t struct_size;
-  uint32_t vocab; /* columns of logits */
+  uint32_t vocab;   /* columns of logits */
   const char* name; /* "llama", "qwen2", ... */
   uint32_t context, layers, embed, heads, kv_heads, head_dim, ffn;
   uint32_t rope_dim;
@@ -225,7 +225,12 @@ typedef struct cald_package {
   const cald_graph* const* graphs; /* at the largest allowed geometry */
 } cald_package;
 
-enum { CALD_COMPUTE_PACKAGE = 0, CALD_COMPUTE_F32 = 1, CALD_COMPUTE_BF16 = 2, CALD_COMPUTE_INT8 = 3 };
+enum {
+  CALD_COMPUTE_PACKAGE = 0,
+  CALD_COMPUTE_F32 = 1,
+  CALD_COMPUTE_BF16 = 2,
+  CALD_COMPUTE_INT8 = 3
+};
 
 /* The loader has resolved every option against the package's allowed geometry: none is "auto". */
 typedef struct cald_load_options {
@@ -328,11 +333,11 @@ typedef struct cald_binding { /* frozen */
 } cald_binding;
 
 enum { /* job states; >= CALD_JOB_DONE is terminal */
-  CALD_JOB_QUEUED = 1,
-  CALD_JOB_RUNNING = 2,
-  CALD_JOB_DONE = 3,
-  CALD_JOB_FAILED = 4,
-  CALD_JOB_CANCELLED = 5
+       CALD_JOB_QUEUED = 1,
+       CALD_JOB_RUNNING = 2,
+       CALD_JOB_DONE = 3,
+       CALD_JOB_FAILED = 4,
+       CALD_JOB_CANCELLED = 5
 };
 
 typedef struct cald_completion { /* CALL */
@@ -377,34 +382,48 @@ typedef struct cald_driver_table { /* "required" unless marked optional */
   cald_status (*driver_open)(const cald_host* host, cald_driver** out, cald_error* err);
   void (*driver_close)(cald_driver* driver);
   cald_status (*device_count)(cald_driver* driver, uint32_t* out, cald_error* err);
-  cald_status (*device_enumerate)(cald_driver* driver, uint32_t index, cald_device_info* out, cald_error* err);
+  cald_status (*device_enumerate)(cald_driver* driver, uint32_t index, cald_device_info* out,
+                                  cald_error* err);
 
-  cald_status (*device_open)(cald_driver* driver, const cald_device_options* options, cald_device** out, cald_error* err);
+  cald_status (*device_open)(cald_driver* driver, const cald_device_options* options,
+                             cald_device** out, cald_error* err);
   void (*device_close)(cald_device* device);
   cald_status (*device_info)(cald_device* device, cald_device_info* out, cald_error* err);
-  cald_status (*device_health)(cald_device* device, cald_health* out, cald_error* err); /* optional */
+  cald_status (*device_health)(cald_device* device, cald_health* out,
+                               cald_error* err); /* optional */
   /* For the two lists: *count is the room in `out` on the way in and the whole number on the way
    * out; out may be NULL with room 0. Entries of cald_cap carry struct_size set by the caller. */
   cald_status (*device_caps)(cald_device* device, cald_cap* out, uint32_t* count, cald_error* err);
-  cald_status (*device_counters)(cald_device* device, cald_counter* out, uint32_t* count, cald_error* err); /* optional */
+  cald_status (*device_counters)(cald_device* device, cald_counter* out, uint32_t* count,
+                                 cald_error* err); /* optional */
 
-  cald_status (*session_open)(cald_device* device, uint32_t index, cald_session** out, cald_error* err);
+  cald_status (*session_open)(cald_device* device, uint32_t index, cald_session** out,
+                              cald_error* err);
   void (*session_close)(cald_session* session); /* waits for the running job, fails the queued */
 
-  cald_status (*buffer_alloc)(cald_device* device, uint32_t domain, uint64_t bytes, uint64_t align, cald_buffer** out, cald_error* err);
+  cald_status (*buffer_alloc)(cald_device* device, uint32_t domain, uint64_t bytes, uint64_t align,
+                              cald_buffer** out, cald_error* err);
   void (*buffer_free)(cald_buffer* buffer);
-  cald_status (*buffer_map)(cald_buffer* buffer, void** out, cald_error* err); /* optional; HANDLE */
-  cald_status (*buffer_h2d)(cald_buffer* buffer, uint64_t offset, const void* src, uint64_t bytes, cald_error* err);
-  cald_status (*buffer_d2h)(cald_buffer* buffer, uint64_t offset, void* dst, uint64_t bytes, cald_error* err);
+  cald_status (*buffer_map)(cald_buffer* buffer, void** out,
+                            cald_error* err); /* optional; HANDLE */
+  cald_status (*buffer_h2d)(cald_buffer* buffer, uint64_t offset, const void* src, uint64_t bytes,
+                            cald_error* err);
+  cald_status (*buffer_d2h)(cald_buffer* buffer, uint64_t offset, void* dst, uint64_t bytes,
+                            cald_error* err);
 
-  cald_status (*model_footprint)(cald_device* device, const cald_package* package, const cald_load_options* options, cald_footprint* out, cald_error* err); /* optional */
-  cald_status (*model_load)(cald_device* device, const cald_package* package, const cald_load_options* options, cald_model** out, cald_error* err);
+  cald_status (*model_footprint)(cald_device* device, const cald_package* package,
+                                 const cald_load_options* options, cald_footprint* out,
+                                 cald_error* err); /* optional */
+  cald_status (*model_load)(cald_device* device, const cald_package* package,
+                            const cald_load_options* options, cald_model** out, cald_error* err);
   void (*model_unload)(cald_model* model);
   cald_status (*model_info)(cald_model* model, cald_model_info* out, cald_error* err);
 
-  cald_status (*submit)(cald_session* session, const cald_job_desc* desc, cald_job** out, cald_error* err);
+  cald_status (*submit)(cald_session* session, const cald_job_desc* desc, cald_job** out,
+                        cald_error* err);
   cald_status (*job_query)(cald_job* job, int32_t* state, cald_error* err); /* err: why it failed */
-  cald_status (*job_wait)(cald_job* job, uint64_t deadline_ns, cald_error* err); /* OK once terminal, else WAIT_TIMEOUT */
+  cald_status (*job_wait)(cald_job* job, uint64_t deadline_ns,
+                          cald_error* err); /* OK once terminal, else WAIT_TIMEOUT */
   cald_status (*job_cancel)(cald_job* job, cald_error* err); /* optional; best effort */
   cald_status (*job_timing)(cald_job* job, cald_timing* out, cald_error* err); /* optional */
   void (*job_destroy)(cald_job* job); /* terminal jobs only */
@@ -415,9 +434,12 @@ typedef struct cald_driver_table { /* "required" unless marked optional */
 } cald_driver_table;
 
 /* Exported by the driver. `abi_requested` is calrt's version; a driver of another major answers
- * VERSION_MISMATCH and leaves *out untouched. The table is HANDLE of the library (never unloaded). */
-typedef cald_status (*cald_driver_entry_fn)(const cald_host* host, uint32_t abi_requested, const cald_driver_table** out);
-CALD_EXPORT cald_status cald_driver_entry(const cald_host* host, uint32_t abi_requested, const cald_driver_table** out);
+ * VERSION_MISMATCH and leaves *out untouched. The table is HANDLE of the library (never unloaded).
+ */
+typedef cald_status (*cald_driver_entry_fn)(const cald_host* host, uint32_t abi_requested,
+                                            const cald_driver_table** out);
+CALD_EXPORT cald_status cald_driver_entry(const cald_host* host, uint32_t abi_requested,
+                                          const cald_driver_table** out);
 
 #ifdef __cplusplus
 }
