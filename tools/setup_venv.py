@@ -79,10 +79,12 @@ def main():
         log,
         "no build tools: the package index cannot be reached for %s; see %s" % (build[0], log),
     )
-    define = "-Ccmake.define.CALRT_TESTS=%s" % ("ON" if kind == "test" else "OFF")
+    # By the environment, as pip before 23.1 has no -C.
+    define = "-DCALRT_TESTS=%s" % ("ON" if kind == "test" else "OFF")
+    os.environ["CMAKE_ARGS"] = (os.environ.get("CMAKE_ARGS", "") + " " + define).strip()
     extras = "serve" if kind == "serve" else "test,dev"
     run(
-        pip + ["--no-build-isolation", define, "-e", ".[%s]" % extras],
+        pip + ["--no-build-isolation", "-e", ".[%s]" % extras],
         log,
         "calrt[%s] was not built: the package index is out of reach or the compiler failed; see the end of %s"
         % (extras, log),
