@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import os
 import threading
 import time
 
@@ -237,6 +239,20 @@ def test_await_gives_the_job_back(model: calrt.Model) -> None:
 
     for _ in range(3):  # each run has a loop of its own
         assert asyncio.run(run()) == ["done"] * 3
+
+
+def test_event_loops_leave_no_descriptor_behind(model: calrt.Model) -> None:
+    async def once() -> None:
+        with model.kv.reserve(tokens=2) as lane:
+            await model.graphs["decode_b1"].submit(tokens=[1], positions=[0], lanes=[lane])
+
+    asyncio.run(once())
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        asyncio.run(once())
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
 
 
 def test_cancelling_an_await_requests_cancel_and_frees_the_lane(model: calrt.Model) -> None:

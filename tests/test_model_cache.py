@@ -42,6 +42,17 @@ def test_cache_dir_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert model_cache.cache_dir() == tmp_path / "c"
 
 
+def test_what_a_killed_packer_left_is_swept(cache: Path, tmp_path: Path) -> None:
+    make_llama(tmp_path / "a.gguf")
+    key = model_cache.package_for(tmp_path / "a.gguf").name
+    folder = cache / "packages"
+    left = folder / f".{key}.killed.part"
+    left.mkdir()
+    (left / "weights.bin").write_bytes(b"half")
+    model_cache.package_for(tmp_path / "a.gguf", rebuild=True)
+    assert not left.exists()
+
+
 def test_packed_once(cache: Path, tmp_path: Path) -> None:
     source = make_llama(tmp_path / "t.gguf")
     calls: list[str] = []

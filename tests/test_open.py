@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -134,3 +135,13 @@ def test_the_command_lists_devices_and_capabilities() -> None:
     assert missing.stderr.count("\n") == 1
     assert run().returncode == 2
     assert run("run").returncode == 2
+
+
+def test_a_cache_that_cannot_be_written_is_not_a_missing_model(
+    tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("CALRT_CACHE", str(tmp_path / "file" / "cache"))
+    with calrt.open("cpu") as device, pytest.raises(calrt.PackageError, match="CALRT_CACHE") as caught:
+        device.load(tiny_gguf)
+    assert caught.value.code == calrt.Status.PACKAGE_CORRUPT

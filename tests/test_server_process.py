@@ -23,7 +23,7 @@ import openai
 import pytest
 
 from fake_server import parse_events
-from shared_files import stories
+from shared_files import smollm2, stories
 
 PUBLISHED = (
     " Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day, "
@@ -125,6 +125,25 @@ def idle(http: httpx.Client, seconds: float = 10.0) -> None:
             return
         assert time.monotonic() < end, requests
         time.sleep(0.01)
+
+
+def test_the_demo_says_what_to_try() -> None:
+    smollm2()
+    with Process("--demo", "-c", "512", "-np", "1") as process:
+        with process.ready() as client:
+            end = time.monotonic() + READY
+            while "/props" not in process.log:
+                assert time.monotonic() < end, process.log
+                time.sleep(0.02)
+            commands = re.findall(
+                r"curl (?:-N )?(http://[^/\s]+)(/\S+)(?: -d '(.*)')?$", process.log, re.MULTILINE
+            )
+            assert len(commands) == 3
+            for url, path, body in commands:
+                assert url == str(client.base_url).rstrip("/")
+                answer = client.post(path, content=body) if body else client.get(path)
+                assert answer.status_code == 200
+        assert process.end() == 0, process.log
 
 
 def test_the_published_text(cache: str) -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 BUILD = ["scikit-build-core>=0.11", "pybind11>=3.1", "nlohmann-json>=3.12", "ninja>=1.11"]
 CXX20 = "#include <span>\n#include <version>\ntemplate <class T> concept C = requires(T t) { t.x; };\n"
@@ -37,10 +38,23 @@ def check_compiler():
 
 
 def run(command, log, missing):
+    """Runs it, output to the log, a sign of life every 20 s; a compiler's first error is told apart."""
+    begin = time.time()
     with open(log, "ab") as out:
-        code = subprocess.call(command, stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        while True:
+            try:
+                code = process.wait(timeout=20)
+                break
+            except subprocess.TimeoutExpired:
+                sys.stdout.write("calrt: still at it after %d s\n" % (time.time() - begin))
+                sys.stdout.flush()
     if code != 0:
-        stop(missing)
+        with open(log, "rb") as lines:
+            errors = [
+                line for line in lines.read().decode("utf-8", "replace").splitlines() if ": error: " in line
+            ]
+        stop("the compiler failed: %s" % errors[0].strip() if errors else missing)
 
 
 def make_venv(venv):
@@ -71,8 +85,9 @@ def main():
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install"]
 
     have = os.path.exists(os.path.join(venv, ".serve")) or os.path.exists(os.path.join(venv, ".test"))
-    what = "rebuilding" if have else "first build, one to three minutes"
-    print("calrt: %s (log: %s)" % (what, log), flush=True)
+    what = "rebuilding" if have else "first build, some minutes on two cores"
+    sys.stdout.write("calrt: %s (log: %s)\n" % (what, log))
+    sys.stdout.flush()
     build = BUILD + ([] if cmake_is_recent() else ["cmake>=3.20"])
     run(
         pip + build,
@@ -86,8 +101,7 @@ def main():
     run(
         pip + ["--no-build-isolation", "-e", ".[%s]" % extras],
         log,
-        "calrt[%s] was not built: the package index is out of reach or the compiler failed; see the end of %s"
-        % (extras, log),
+        "calrt[%s] was not installed: the package index is out of reach; see the end of %s" % (extras, log),
     )
     made = [".serve", ".test"] if kind == "test" else [".serve"]
     for stamp in made:

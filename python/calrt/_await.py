@@ -14,15 +14,16 @@ from calrt.errors import CalrtError
 class _Watcher:
     """The jobs one event loop waits for. The loop watches the descriptor only while there are any."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    # It must not hold the loop: it is the value of a dictionary whose weak key the loop is.
+    def __init__(self) -> None:
         self._completions = Completions()
         self._waiting: dict[int, list[asyncio.Future[None]]] = {}
 
     def future(self, job: Job) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = self._loop.create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
         if not self._waiting:
-            self._loop.add_reader(self._completions.fileno(), self._wake)
+            loop.add_reader(self._completions.fileno(), self._wake)
         self._waiting.setdefault(job.job_seq, []).append(future)
         self._completions.watch(job)
         return future
@@ -34,7 +35,7 @@ class _Watcher:
         if not futures:
             self._waiting.pop(job.job_seq, None)
         if not self._waiting:
-            self._loop.remove_reader(self._completions.fileno())
+            asyncio.get_running_loop().remove_reader(self._completions.fileno())
 
     def _wake(self) -> None:
         for job_seq in self._completions.drain():
@@ -55,7 +56,7 @@ async def wait_for_job(job: Job) -> Job:
         loop = asyncio.get_running_loop()
         watcher = _watchers.get(loop)
         if watcher is None:
-            watcher = _watchers[loop] = _Watcher(loop)
+            watcher = _watchers[loop] = _Watcher()
         future = watcher.future(job)
         try:
             await future

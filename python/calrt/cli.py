@@ -18,7 +18,7 @@ import calrt
 EXIT_FAILED = 1
 EXIT_MISSING = 2
 
-_EPILOG = """exit codes: 0 fine, 1 it failed, 2 a wrong command line or something missing
+_EPILOG = """exit codes: 0 fine, 1 it failed (stderr says why), 2 a wrong command line or a missing extra
 
 examples:
   calrt devices                              what can be opened here

@@ -154,8 +154,13 @@ class Device:
 
         try:
             directory = package_for(model, progress, compute=compute)
-        except FileNotFoundError as error:
-            raise PackageError(str(error), Status.PACKAGE_NOT_FOUND, device=self.spec) from error
+        except TimeoutError:
+            raise
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and error.errno is None:  # the model itself
+                raise PackageError(str(error), Status.PACKAGE_NOT_FOUND, device=self.spec) from error
+            text = f"{model} cannot be packed into the cache: {error}; CALRT_CACHE names another folder"
+            raise PackageError(text, Status.PACKAGE_CORRUPT, device=self.spec) from error
         except GgufError as error:
             raise PackageError(str(error), Status.PACKAGE_CORRUPT, device=self.spec) from error
         except ValueError as error:
@@ -193,7 +198,7 @@ class _Reporter:
 def open(spec: str = "cpu", **options: str | int | float) -> Device:
     """Opens a device.
 
-    `spec`: a driver's short name ("cpu", "null"), with its configuration after a colon ("mock:bare"), or the
+    `spec`: a driver's short name ("cpu", "null"), any configuration after a colon, or the
     absolute path of a driver library ("/opt/vendor/libcald_vendor.so:0"). `options` are the driver's own,
     e.g. `threads=2`. Raises `InvalidArgumentError` for an unknown driver or option, `DeviceError` when
     another process holds the device.

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from calrt._core import Sampler
 from calrt._enums import Status
@@ -15,6 +15,8 @@ from calrt.errors import error_for
 
 if TYPE_CHECKING:
     from calrt.model import Model
+
+_T = TypeVar("_T")
 
 _SAMPLING = (
     "temperature",
@@ -29,6 +31,7 @@ _SAMPLING = (
     "logit_bias",
 )
 _OTHER = ("stop", "stop_tokens", "timeout")
+_ALWAYS = ("max_tokens", "stream")
 
 
 @dataclass
@@ -45,24 +48,40 @@ class _Request:
 def _checked(model: Model, max_tokens: int, options: dict[str, Any]) -> _Request:
     unknown = sorted(set(options) - {*_SAMPLING, *_OTHER})
     if unknown:
-        known = ", ".join((*_SAMPLING, *_OTHER))
+        known = ", ".join((*_ALWAYS, *_SAMPLING, *_OTHER))
         raise error_for(Status.INVALID_ARGUMENT, f"there is no option {unknown[0]!r}; known: {known}")
     if not isinstance(max_tokens, int) or max_tokens < 1:
         raise error_for(Status.OUT_OF_RANGE, f"max_tokens={max_tokens!r}: a whole number >= 1 is due")
-    stop = options.get("stop") or ()
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    if not all(isinstance(text, str) and text for text in stops):
+    stops = _several("stop", options.get("stop"), str, "a non-empty string or several are due")
+    if "" in stops:
         raise error_for(Status.INVALID_ARGUMENT, "stop: a non-empty string or several are due")
     ids = options.get("stop_tokens")
+    stop_tokens = _several("stop_tokens", ids, int, "a token id or several are due")
+    temperature = options.get("temperature")
+    if isinstance(temperature, (int, float)) and temperature < 0:
+        raise error_for(Status.OUT_OF_RANGE, f"temperature={temperature}: 0 (greedy) or more is due")
     sampling = {name: options[name] for name in _SAMPLING if options.get(name) is not None}
     sampling.setdefault("seed", secrets.randbits(32))
     return _Request(
         max_tokens=max_tokens,
         sampling=sampling,
         stop=stops,
-        stop_tokens=model.stop_tokens if ids is None else frozenset(ids),
+        stop_tokens=model.stop_tokens if ids is None else frozenset(stop_tokens),
         timeout=options.get("timeout"),
     )
+
+
+def _several(name: str, given: Any, kind: type[_T], due: str) -> tuple[_T, ...]:
+    """One value or an iterable of them as a tuple; None is none."""
+    if given is None:
+        return ()
+    values = (given,) if isinstance(given, (str, int)) else given
+    if not isinstance(values, Iterable):
+        raise error_for(Status.INVALID_ARGUMENT, f"{name}={given!r}: {due}")
+    several = tuple(values)
+    if not all(isinstance(value, kind) for value in several):
+        raise error_for(Status.INVALID_ARGUMENT, f"{name}={given!r}: {due}")
+    return several
 
 
 class StopStrings:

@@ -72,6 +72,8 @@ def package_for(
                     f"the cached package of {source.name} is damaged: packing it again", stacklevel=2
                 )
             _discard(target)
+        for left in target.parent.glob(f".{key}.*.part"):  # by a packer that was killed
+            shutil.rmtree(left, ignore_errors=True)
         before = identity(source)
         build_package(source, target, compute=compute, digest=digest, progress=report)
         if identity(source) != before:

@@ -92,8 +92,7 @@ void cald_session::cancel(JobState& job) {
   }
   if (waiting)
     end(*waiting, CALD_JOB_CANCELLED,
-        fail(Status::CANCELLED, "job %llu was cancelled before it began",
-             static_cast<unsigned long long>(job.job_seq)));
+        fail(Status::CANCELLED, "cancelled before it began"));
 }
 
 void cald_session::worker_loop() {

@@ -51,7 +51,7 @@ def serve(config: Config, path: str, listener: socket.socket) -> int:
     loop = _new_loop()
     asyncio.set_event_loop(loop)
     try:
-        process = _Process(config, path)
+        process = _Process(config, path, url_of(listener))
         code = loop.run_until_complete(process.run(listener))
         if process.service.loading:
             # The loader's thread is inside the device and cannot be interrupted; do not wait for it.
@@ -65,7 +65,7 @@ def serve(config: Config, path: str, listener: socket.socket) -> int:
         loop.close()
 
 
-def settings_of(config: Config) -> Settings:
+def settings_of(config: Config, greeting: tuple[str, ...] = ()) -> Settings:
     """The server's settings from its flags."""
     return Settings(
         options=Options(
@@ -87,7 +87,26 @@ def settings_of(config: Config) -> Settings:
         body_limit=config.body_limit,
         ping=config.sse_ping_interval,
         drain=config.drain_timeout,
+        greeting=greeting,
     )
+
+
+def demo_greeting(url: str) -> tuple[str, ...]:
+    """Three things to try, as lines that can be pasted."""
+    chat = '{"messages": [{"role": "user", "content": "Say hello."}], "temperature": 0, "stream": true}'
+    prompt = '{"prompt": "The capital of France is", "n_predict": 16, "temperature": 0}'
+    return (
+        "try it (Ctrl-C stops the server):",
+        f"  curl {url}/completion -d '{prompt}'",
+        f"  curl -N {url}/v1/chat/completions -d '{chat}'",
+        f"  curl {url}/props",
+    )
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where the listener can be reached."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class _Server(uvicorn.Server):
@@ -101,10 +120,11 @@ class _Server(uvicorn.Server):
 class _Process:
     """A running server and what stops it."""
 
-    def __init__(self, config: Config, path: str) -> None:
+    def __init__(self, config: Config, path: str, url: str) -> None:
         from .backend import load
 
-        self.service = Service(settings_of(config), lambda: load(config, path))
+        greeting = demo_greeting(url) if config.demo else ()
+        self.service = Service(settings_of(config, greeting), lambda: load(config, path))
         self._config = config
         self._stop = asyncio.Event()
         self._code = 0
@@ -124,8 +144,7 @@ class _Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        host, port = listener.getsockname()[:2]
-        log.info("listening on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        log.info("listening on %s", url_of(listener))
         async with anyio.create_task_group() as group:
             group.start_soon(self._uvicorn, server, listener)
             await self._stop.wait()

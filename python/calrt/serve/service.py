@@ -35,6 +35,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     body_timeout: float = 60.0
     ping: float = 30.0
     drain: float = 5.0
+    greeting: tuple[str, ...] = ()
+    """Lines for the log once the model is ready."""
 
 
 class Description(Struct, frozen=True, kw_only=True):
@@ -153,6 +155,8 @@ class Service:
             engine.lanes,
             engine.cells,
         )
+        for line in self.settings.greeting:
+            log.info("%s", line)
 
     async def close(self, drain: float | None = None) -> None:
         """Refuse new requests, finish running ones within `drain` seconds, end the rest, unload."""
