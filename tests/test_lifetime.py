@@ -178,3 +178,17 @@ def test_memory_of_dropped_outputs_is_used_again(model: calrt.Model) -> None:
         addresses.add(one_job(model).outputs["logits"].numpy().ctypes.data)
     assert len(addresses) <= 4
     assert np.isfinite(one_job(model).outputs["logits"].to_f32()).all()
+
+
+def test_a_device_closed_while_it_loads_is_a_state_error(tiny_package: Path) -> None:
+    code = """
+import sys, calrt
+device = calrt.open("cpu", threads=1)
+try:
+    device.load(sys.argv[1], lanes=1, cells=64, progress=lambda *_: device.close())
+except calrt.StateError as error:
+    print("refused:", error)
+"""
+    done = run(code, str(tiny_package))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("refused:") and "closed" in done.stdout

@@ -10,8 +10,10 @@
 namespace calrt::engine {
 
 Result<std::shared_ptr<GraphRunner>> GraphRunner::make(std::shared_ptr<Model> model) {
+  // What may fail comes first: a runner that exists is whole, its destructor closes the model.
+  CALRT_TRY_ASSIGN(std::shared_ptr<Session> session, model->device()->session(0));
   std::shared_ptr<GraphRunner> made(new GraphRunner);
-  CALRT_TRY_ASSIGN(made->session_, model->device()->session(0));
+  made->session_ = std::move(session);
   const cald_model_info& info = model->info();
   made->queue_ = std::make_shared<ReserveQueue>(
       kv::LaneTable::make(info.lanes, info.cells, static_cast<uint32_t>(model->generation())));
