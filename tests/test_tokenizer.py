@@ -7,6 +7,7 @@ import functools
 import json
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,11 @@ def spm() -> Tokenizer:
 @functools.cache
 def bpe(pre: str = "gpt-2") -> Tokenizer:
     return Tokenizer.from_gguf(metadata(bpe_metadata(pre=pre)))
+
+
+@functools.cache
+def smollm2_tokenizer() -> Tokenizer:
+    return Tokenizer.from_gguf(read_gguf(smollm2()).metadata)
 
 
 # ---- round trips ----------------------------------------------------------------------------------
@@ -392,3 +398,44 @@ def test_stories() -> None:
     tokenizer = Tokenizer.from_gguf(read_gguf(stories()).metadata)
     assert tokenizer.encode("") == [1]
     assert tokenizer.decode(tokenizer.encode("Once upon a time")) == " Once upon a time"
+
+
+# ---- long texts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [spm, bpe])
+def test_other_threads_run_while_a_long_text_is_encoded(make: Any) -> None:
+    tokenizer, text = make(), "Once upon a time " * 20_000
+    gate, ran = threading.Lock(), threading.Event()
+    gate.acquire()
+
+    def other() -> None:
+        with gate:
+            ran.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # from here on the lock is handed over only where it is let go
+    try:
+        gate.release()
+        tokenizer._encode_words(text)
+        seen = ran.is_set()
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join(10)
+    assert seen
+
+
+@settings(deadline=None)
+@given(st.text(st.sampled_from("the \u2581\x04\ud800\u00e9\U000f0000"), max_size=400))
+def test_a_text_never_has_fewer_tokens_than_foretold(text: str) -> None:
+    for tokenizer in (spm(), bpe(), smollm2_tokenizer()):
+        for special in (False, True):
+            assert tokenizer.fewest(text) <= len(tokenizer.encode(text, False, special))
+
+
+def test_the_least_number_of_tokens_grows_with_the_text() -> None:
+    tokenizer = smollm2_tokenizer()
+    assert tokenizer.fewest("<|im_end|>" * 1000) > 10
+    assert tokenizer.fewest("\x04" * 1000) == 0  # a byte that this vocabulary does not have

@@ -56,7 +56,9 @@ class Tokenizer:
         add_bos: bool,
         add_eos: bool,
         chat_template: str | None,
+        lost: bytes | None = None,
     ) -> None:
+        """`lost` are the bytes that make no token; None if it is not known which."""
         self._encode_words = encode
         self._texts = texts
         self._kinds = kinds
@@ -69,6 +71,9 @@ class Tokenizer:
         whole = {t: i for i, (t, k) in enumerate(zip(texts, kinds, strict=True)) if k == USER_DEFINED and t}
         special = {t: i for i, (t, k) in enumerate(zip(texts, kinds, strict=True)) if _is_special(k) and t}
         self._whole = whole | special
+        spelt = (max(len(t.encode("utf-8", "replace")), len(b)) for t, b in zip(texts, table, strict=True))
+        self._longest = max(4, *spelt) if texts else 4  # 4: an unknown letter
+        self._lost = lost
         self._user_pattern = _alternatives(whole)
         self._special_pattern = _alternatives(self._whole)
 
@@ -89,6 +94,7 @@ class Tokenizer:
             add_bos=vocabulary.add_bos,
             add_eos=vocabulary.add_eos,
             chat_template=vocabulary.chat_template,
+            lost=b"" if vocabulary.model == "spm" else _lost_bytes(vocabulary.tokens),
         )
 
     @classmethod
@@ -156,7 +162,7 @@ class Tokenizer:
             chat_template=None,
         )
         return cls(
-            encode=lambda words: list(engine.encode(words, add_special_tokens=False).ids),
+            encode=lambda words: _encode(engine, words),
             texts=texts,
             kinds=kinds,
             table=vocabulary.token_bytes(),
@@ -167,6 +173,7 @@ class Tokenizer:
             add_bos=False,
             add_eos=False,
             chat_template=None,
+            lost=_lost_bytes(texts) if byte_level and _keeps_text(document) else None,
         )
 
     @property
@@ -178,6 +185,13 @@ class Tokenizer:
     def byte_table(self) -> Sequence[bytes]:
         """The bytes each token adds to the text, by id; control tokens add none. For a `Detokenizer`."""
         return self._table
+
+    def fewest(self, text: str) -> int:
+        """A number of tokens that `text` has at least, from its size alone; 0 where nothing is known."""
+        if self._lost is None:
+            return 0
+        raw = text.encode("utf-8", "surrogatepass").translate(None, self._lost)
+        return -(-len(raw) // self._longest)
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of `text`.
@@ -227,6 +241,19 @@ class Tokenizer:
         return token
 
 
+def _lost_bytes(tokens: Sequence[str]) -> bytes:
+    """Bytes that a byte-level vocabulary has no letter for: the library leaves them out."""
+    known = set(tokens)
+    return bytes(value for value, letter in enumerate(byte_alphabet()) if letter not in known)
+
+
+def _keeps_text(document: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer.json hands a text on to its model as it is, and all of it."""
+    cuts = json.dumps(document.get("pre_tokenizer")).lower()
+    fuses = document.get("model", {}).get("fuse_unk")
+    return not (document.get("normalizer") or document.get("truncation") or fuses or '"removed"' in cuts)
+
+
 def _is_special(kind: int) -> bool:
     return kind in (CONTROL, UNKNOWN)
 
@@ -255,6 +282,12 @@ def _engine(build: Callable[[Any], Any]) -> Any:
         raise GgufError(f"the vocabulary cannot be used: {error}") from None
 
 
+def _encode(engine: Any, text: str) -> list[int]:
+    # Of the library's calls only those for batches let other Python threads run meanwhile; the fast one
+    # does not count where in the text each token stands.
+    return list(engine.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+
+
 def _bpe_encoder(vocabulary: Vocabulary) -> Callable[[str], list[int]]:
     expressions = patterns(vocabulary.pre)
     ids: dict[str, int] = {}
@@ -277,7 +310,7 @@ def _bpe_encoder(vocabulary: Vocabulary) -> Callable[[str], list[int]]:
         return engine
 
     engine = _engine(build)
-    return lambda text: list(engine.encode(text, add_special_tokens=False).ids)
+    return lambda text: _encode(engine, text)
 
 
 def _spm_encoder(vocabulary: Vocabulary) -> Callable[[str], list[int]]:
@@ -309,4 +342,4 @@ def _spm_encoder(vocabulary: Vocabulary) -> Callable[[str], list[int]]:
         return lib.Tokenizer(lib.models.BPE(ids, pairs, unk_token=unk, byte_fallback=True, fuse_unk=False))
 
     engine = _engine(build)
-    return lambda text: list(engine.encode(text.replace(" ", "\u2581"), add_special_tokens=False).ids)
+    return lambda text: _encode(engine, text.replace(" ", "\u2581"))
