@@ -192,3 +192,40 @@ except calrt.StateError as error:
     done = run(code, str(tiny_package))
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("refused:") and "closed" in done.stdout
+
+
+THREADS = {
+    "kv.reserve": "say(); model.kv.reserve(10, timeout=60)",
+    "job.wait": (
+        "graph = max((g for g in model.graphs.values() if g.kind == 'prefill'), key=lambda g: g.chunk)\n"
+        "    say()\n"
+        "    while True:\n"
+        "        graph.submit(tokens=[1] * 64, positions=range(64), lanes=[lane]).wait()\n"
+        "        lane.truncate(0)"
+    ),
+    "generate": "while True: list(other.generate([1], max_tokens=50, stream=True)); say()",
+    "load": "device.load(sys.argv[1], lanes=1, cells=64, progress=lambda *_: (say(), time.sleep(0.01)))",
+}
+
+
+@pytest.mark.parametrize("work", THREADS)
+def test_a_process_may_end_with_a_daemon_thread_in_native_code(tiny_package: Path, work: str) -> None:
+    code = f"""
+import sys, threading, time, calrt
+device = calrt.open("cpu", threads=1)
+model = device.load(sys.argv[1], lanes=1, cells=128)
+other = device.load(sys.argv[1], lanes=1, cells=128)
+lane = model.kv.reserve(100)
+begun = threading.Event()
+say = begun.set
+def work():
+    {THREADS[work]}
+for _ in range({1 if work == "job.wait" else 3}):
+    threading.Thread(target=work, daemon=True).start()
+assert begun.wait(30)
+time.sleep(float(sys.argv[2]))
+"""
+    for delay in ("0", "0.05", "0.12"):
+        done = run(code, str(tiny_package), delay)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device and Buffer; loading a package.
+#include <cxxabi.h>
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <exception>
@@ -107,10 +109,13 @@ struct Progress {
   std::exception_ptr raised;
 
   bool operator()(uint64_t done, uint64_t total) {
-    py::gil_scoped_acquire gil;
+    const GilTaken gil;
+    if (!gil) return false;
     try {
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
       return function.is_none() || py::cast<bool>(py::bool_(function(done, total)));
+    } catch (const abi::__forced_unwind&) {  // Python ended this thread in the callback: too late
+      while (true) ::pause();                // to go on, and the driver's frames cannot be unwound
     } catch (...) {
       raised = std::current_exception();
       return false;

@@ -12,8 +12,8 @@ constexpr double kReserveS = 60;  // wait of reserve() without a timeout
 
 // Seen from the waiting thread; the pending Python error stays set for the caller to raise.
 bool interrupted(void*) {
-  py::gil_scoped_acquire gil;
-  return PyErr_CheckSignals() != 0;
+  const GilTaken gil;
+  return !gil || PyErr_CheckSignals() != 0;
 }
 
 std::shared_ptr<PyLane> commit(const PyKv& self, Result<kv::Reservation> reservation) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // calrt._core: the native module. Bases are registered before what uses them.
+#include "bind/gil.h"
 #include "bind/module.h"
 
 PYBIND11_MODULE(_core, m, pybind11::multiple_interpreters::not_supported()) {
@@ -16,4 +17,8 @@ PYBIND11_MODULE(_core, m, pybind11::multiple_interpreters::not_supported()) {
   bind_model(m);
   bind_device(m);
   bind_engine(m);
+  m.def(
+      "begin_exit", &begin_exit,
+      "To be called as the interpreter ends: no other thread comes back from native code, as none "
+      "may that could meet a Python that is gone.");
 }

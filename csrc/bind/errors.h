@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "bind/gil.h"
 
 namespace calrt::bind {
 
@@ -37,7 +38,7 @@ void deliver_logs();
 template <class Call>
 auto without_gil(Call&& call) {
   const auto run = [&] {
-    pybind11::gil_scoped_release released;
+    GilReleased released;
     return call();
   };
   if constexpr (std::is_void_v<decltype(call())>) {
@@ -54,7 +55,7 @@ auto without_gil(Call&& call) {
 template <class Pointer>
 void drop_without_gil(Pointer& pointer) {
   if (!pointer) return;
-  pybind11::gil_scoped_release released;
+  GilReleased released;
   pointer.reset();
 }
 

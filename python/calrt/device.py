@@ -217,6 +217,7 @@ def _explicit(option: str) -> str:
 @atexit.register
 def _close_all() -> None:
     """Closes what is still open while Python is whole, so that no native thread outlives it."""
+    _core.begin_exit()  # first: a daemon thread is not to be told of a model closed under it
     for device in list(_open_devices):
         for model in list(device._models):
             with suppress(CalrtError):  # a job that does not end must not keep the process
