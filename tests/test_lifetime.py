@@ -7,6 +7,8 @@ import gc
 import itertools
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +80,26 @@ def test_close_is_idempotent_and_later_work_is_a_state_error(model: calrt.Model)
     assert caught.value.code is calrt.Status.MODEL_UNLOADED
     with pytest.raises(calrt.StateError):
         model.kv.reserve(4)
+    lane.release()
+
+
+def test_close_ends_the_waits_for_a_lane(tiny_package: Path, device: calrt.Device) -> None:
+    model = device.load(tiny_package, lanes=1, cells=64)
+    lane = model.kv.reserve(4)
+    waiting = threading.Event()
+
+    def wait() -> object:
+        waiting.set()
+        return model.kv.reserve(4, timeout=40)  # KvTimeoutError if nobody wakes it
+
+    with ThreadPoolExecutor() as pool:
+        waits = [pool.submit(wait) for _ in range(3)]
+        assert waiting.wait(10)
+        model.close()
+        for answer in waits:
+            with pytest.raises(calrt.StateError) as caught:
+                answer.result()
+            assert caught.value.code is calrt.Status.MODEL_UNLOADED
     lane.release()
 
 
@@ -191,7 +213,8 @@ except calrt.StateError as error:
 """
     done = run(code, str(tiny_package))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("refused:") and "closed" in done.stdout
+    assert done.stdout.startswith("refused:")
+    assert "closed" in done.stdout
 
 
 THREADS = {

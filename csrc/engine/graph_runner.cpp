@@ -92,6 +92,7 @@ void GraphRunner::sweep() {
 
 Result<void> GraphRunner::close(uint64_t deadline_ns) {
   model_->close();
+  queue_->close();
   std::vector<std::shared_ptr<LaneJob>> jobs;
   {
     std::lock_guard lock(mutex_);

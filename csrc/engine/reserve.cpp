@@ -18,6 +18,10 @@ uint64_t now_ns() {
   return static_cast<uint64_t>(Clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
 }
 
+Error unloaded() {
+  return fail(Status::MODEL_UNLOADED, "no lane to be had: the model is closed; load it again");
+}
+
 }  // namespace
 
 ReserveQueue::ReserveQueue(std::shared_ptr<kv::LaneTable> table, uint32_t max_waiters)
@@ -26,6 +30,7 @@ ReserveQueue::ReserveQueue(std::shared_ptr<kv::LaneTable> table, uint32_t max_wa
 Result<kv::Reservation> ReserveQueue::reserve(uint32_t tokens, uint64_t deadline_ns,
                                               bool (*interrupted)(void*), void* user) {
   std::unique_lock lock(mutex_);
+  if (closed_) return unloaded();
   if (waiting_.empty()) {  // nobody is overtaken
     auto got = table_->try_reserve(tokens, now_ns());
     if (got.ok() || got.error().code != Status::KV_NO_CAPACITY) return got;
@@ -45,6 +50,10 @@ Result<kv::Reservation> ReserveQueue::reserve(uint32_t tokens, uint64_t deadline
   };
   while (true) {
     const uint64_t now = now_ns();
+    if (closed_) {
+      leave();
+      return unloaded();
+    }
     if (waiting_.front() == ticket) {
       auto got = table_->try_reserve(tokens, now);
       if (got.ok() || got.error().code != Status::KV_NO_CAPACITY) {
@@ -66,10 +75,17 @@ Result<kv::Reservation> ReserveQueue::reserve(uint32_t tokens, uint64_t deadline
         leave();
         return fail(Status::CANCELLED, "the wait for a lane was interrupted");
       }
+      if (closed_) continue;  // while the lock was open: nobody will notify again
     }
     const uint64_t until = std::min(deadline_ns, now + kLookAgainNs);
     changed_.wait_until(lock, Clock::time_point(std::chrono::nanoseconds(until)));
   }
+}
+
+void ReserveQueue::close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  changed_.notify_all();
 }
 
 void ReserveQueue::lane_freed() {

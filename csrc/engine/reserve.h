@@ -23,6 +23,8 @@ class ReserveQueue {
   // Returns early with CANCELLED when `interrupted` (called at >= 10 Hz, may be null) says so.
   Result<kv::Reservation> reserve(uint32_t tokens, uint64_t deadline_ns,
                                   bool (*interrupted)(void*) = nullptr, void* user = nullptr);
+  // Ends every wait, and each later reserve(), with MODEL_UNLOADED. Idempotent.
+  void close();
   // To be called after a lane was given back.
   void lane_freed();
 
@@ -33,6 +35,7 @@ class ReserveQueue {
   std::condition_variable changed_;
   std::deque<uint64_t> waiting_;
   uint64_t next_ticket_ = 1;
+  bool closed_ = false;
 };
 
 }  // namespace calrt::engine

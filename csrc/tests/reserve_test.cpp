@@ -102,3 +102,30 @@ TEST(lanes_are_given_in_the_order_of_arrival) {
   CHECK(order == (std::vector<int>{0, 1, 2, 3, 4, 5}));
   CHECK(queue.table()->free_lanes() == 1);
 }
+
+TEST(a_close_ends_every_wait_and_refuses_later_ones) {
+  ReserveQueue queue(kv::LaneTable::make(1, 8, 1));
+  (void)take(queue);
+  constexpr int kWaiters = 3;
+  std::atomic<int> arrived{0}, unloaded{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kWaiters; ++i) {
+    threads.emplace_back([&] {
+      auto got = queue.reserve(
+          1, now_ns() + 10'000 * kMs,
+          [](void* user) {
+            ++*static_cast<std::atomic<int>*>(user);
+            return false;
+          },
+          &arrived);
+      if (!got.ok() && got.error().code == Status::MODEL_UNLOADED) ++unloaded;
+    });
+  }
+  while (arrived.load() < kWaiters) std::this_thread::yield();
+  queue.close();
+  queue.close();
+  for (auto& thread : threads) thread.join();
+  CHECK(unloaded.load() == kWaiters);
+  CHECK(queue.reserve(1, UINT64_MAX).error().code == Status::MODEL_UNLOADED);
+  CHECK(queue.reserve(9, UINT64_MAX).error().code == Status::MODEL_UNLOADED);
+}
