@@ -184,8 +184,9 @@ import signal, sys, threading, calrt, os
 device = calrt.open("cpu", threads=1)
 model = device.load(sys.argv[1], lanes=1, cells=64)
 lane = model.kv.reserve(10)
-threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell has its children ignore it
 try:
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     model.kv.reserve(10, timeout=30)
 except KeyboardInterrupt:
     print("interrupted")
