@@ -185,6 +185,9 @@ class FakeTokenizer:
         ids = [4 + value for value in text.encode()]
         return [1, *ids] if add_special and self.add_bos else ids
 
+    def fewest(self, text: str) -> int:
+        return len(text.encode())
+
     def token_text(self, token: int) -> str:
         return ["<unk>", "<s>", "</s>", "<end>"][token] if token < 4 else chr(token - 4)
 

@@ -18,6 +18,7 @@ import uvicorn
 
 from calrt.serve.http import application
 from calrt.serve.service import Description, Parts, Service, Settings
+from calrt.serve.transport import uvicorn_config
 from fake_runner import FakeLanes, FakeRunner, FakeTokenizer
 
 _T = TypeVar("_T")
@@ -37,10 +38,12 @@ class FakeServer(AbstractContextManager["FakeServer"]):
         tokenizer: FakeTokenizer | None = None,
         load: Callable[[], None] = lambda: None,
         send_buffer: int = 0,
+        close_seconds: int | None = None,
     ) -> None:
         self.lanes = FakeLanes(lanes, cells)
         self.tokenizer = tokenizer or FakeTokenizer()
         self._wait = load
+        self._close_seconds = close_seconds
         self._script, self._delay = script, delay
         self.service = Service(settings or Settings(), self._load)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -57,14 +60,8 @@ class FakeServer(AbstractContextManager["FakeServer"]):
         return Parts(runner=self.runner, lanes=self.lanes, tokenizer=self.tokenizer, description=description)
 
     def _run(self) -> None:
-        config = uvicorn.Config(
-            application(self.service, lambda error: None),
-            log_config=None,
-            lifespan="on",
-            ws="none",
-            server_header=False,
-        )
-        self._server = uvicorn.Server(config)
+        app = application(self.service, lambda error: None)
+        self._server = uvicorn.Server(uvicorn_config(app, close_seconds=self._close_seconds))
         self._loop = asyncio.new_event_loop()
         self._loop.run_until_complete(self._server.serve(sockets=[self._listener]))
         self._loop.run_until_complete(self.service.close(0))

@@ -390,3 +390,88 @@ def test_an_empty_prompt_needs_a_first_token() -> None:
         assert "no tools, please" in json.dumps(refused.json())
         prompt = server.http.post("/apply-template", json={"messages": [{"role": "user", "content": "x"}]})
         assert prompt.json() == {"prompt": "[user] x\n"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/completion", {"prompt": "a", "n_probs": 129}, "n_probs"),
+        ("/completion", {"prompt": "a", "logprobs": 129}, "logprobs"),
+        ("/v1/chat/completions", {"messages": [], "logprobs": True, "top_logprobs": 129}, "top_logprobs"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": ""}] * 4097}, "messages"),
+        ("/apply-template", {"messages": [{"role": "user", "content": ""}] * 4097}, "messages"),
+        ("/completion", {"prompt": "a", "logit_bias": [[5, 1]] * 261}, "logit_bias"),
+        ("/completion", {"prompt": "a", "logit_bias": [["x" * 131, 1]] * 2}, "logit_bias"),
+        ("/detokenize", {"tokens": [5] * 262_145}, "tokens"),
+        ("/tokenize", {"content": "x" * 262_145, "with_pieces": True}, "content"),
+    ],
+)
+def test_amounts_have_bounds_that_are_named(server: FakeServer, path: str, body: Any, field: str) -> None:
+    answer = server.http.post(path, json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(f"Field '{field}': ")
+
+
+def test_amounts_at_their_bounds_are_taken(server: FakeServer) -> None:
+    body = {"prompt": "a", "n_probs": 128, "logit_bias": [[5, 1]] * 260, "response_fields": ["content"] * 64}
+    assert server.http.post("/completion", json=body).json() == {"content": TEXT}
+    tokens = [4 + ord("x")] * 262_144
+    assert server.http.post("/detokenize", json={"tokens": tokens}).json() == {"content": "x" * 262_144}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "least"),
+    [
+        ("x" * 256, 256),
+        (["a", "\u00fc" * 128], 256),
+        ([5, "x" * 255], 256),
+        ([5] * 300 + [None], 301),
+        ([[5] * 10, [5] * 300 + ["x", {}]], 302),
+        ({"prompt_string": "x" * 5000}, 5000),
+    ],
+)
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
+def test_what_can_never_fit_is_refused_unread(server: FakeServer, path: str, prompt: Any, least: int) -> None:
+    encoded: list[str] = []
+    encode = server.tokenizer.encode
+    server.tokenizer.encode = lambda text, *a, **k: encoded.append(text) or encode(text, *a, **k)  # type: ignore
+    try:
+        answer = server.http.post(path, json={"prompt": prompt})
+    finally:
+        del server.tokenizer.encode  # type: ignore[method-assign]
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["type"], error["n_prompt_tokens"], error["n_ctx"]) == (
+        "exceed_context_size_error",
+        least,
+        256,
+    )
+    assert f"at least {least} tokens" in error["message"]
+    assert not encoded
+
+
+def test_a_chat_that_can_never_fit_is_refused(server: FakeServer) -> None:
+    body = {"messages": [{"role": "user", "content": "x" * 10_000}]}
+    error = server.http.post("/v1/chat/completions", json=body).json()["error"]
+    assert error["type"] == "exceed_context_size_error"
+    assert error["n_prompt_tokens"] > 10_000
+
+
+def test_very_many_prompts_are_refused_by_their_number(server: FakeServer) -> None:
+    error = server.http.post("/completion", json={"prompt": ["x"] * 300}).json()["error"]
+    assert "300 prompts" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "path", [*(path for method, path in ROUTES if method == "GET"), "/slots", "/nothing"]
+)
+def test_head_is_get_without_the_body(server: FakeServer, path: str) -> None:
+    get, head = server.http.get(path), server.http.head(path)
+    assert head.status_code == get.status_code
+    assert head.content == b""
+    names = ("content-type", "content-length", "server")
+    assert [head.headers[name] for name in names] == [get.headers[name] for name in names]
+
+
+def test_head_of_what_is_posted_is_not_found(server: FakeServer) -> None:
+    assert server.http.head("/completion").status_code == server.http.get("/completion").status_code == 404

@@ -11,13 +11,15 @@ from typing import Any
 
 import anyio
 import httpx
+import numpy as np
 import pytest
 
 import calrt
+from calrt.errors import StateError
 from calrt.serve import Engine, create_app
 from calrt.serve.engine import Limits
 from calrt.serve.errors import Kind, Refused
-from calrt.serve.messages import Sampling
+from calrt.serve.messages import End, Finish, Sampling
 from fake_runner import FakeLanes, FakeRunner, FakeTokenizer, echo
 from shared_files import stories
 
@@ -68,6 +70,85 @@ def test_a_wrong_prompt_is_refused_before_anything_runs(tokens: list[int], kind:
             assert not store.held
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"tokens": "abc"}, "tokens"),
+        ({"tokens": ["a"]}, "tokens"),
+        ({"tokens": [1.5]}, "tokens"),
+        ({"tokens": 7}, "tokens"),
+        ({"tokens": [5], "max_tokens": 1.5}, "max_tokens"),
+        ({"tokens": [5], "max_tokens": "9"}, "max_tokens"),
+        ({"tokens": [5], "stops": "abc"}, "stops"),
+        ({"tokens": [5], "stops": [1]}, "stops"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, Any], field: str) -> None:
+    async def main() -> None:
+        engine, _, store = make()
+        async with engine:
+            with pytest.raises(Refused, match=f"^Field '{field}': ") as caught:
+                async for _ in engine.generate(**arguments):
+                    pass
+            assert caught.value.kind is Kind.INVALID
+            assert not store.held
+            numbers = engine.statistics().scheduler
+            assert numbers.accepted == numbers.closed == 0
+
+    asyncio.run(main())
+
+
+def test_tokens_may_be_an_array() -> None:
+    async def main() -> None:
+        engine, _, _ = make(echo("hi"))
+        async with engine:
+            pieces = [piece async for piece in engine.generate(np.array([5, 6], np.int32))]
+            assert "".join(piece.text for piece in pieces) == "hi"
+
+    asyncio.run(main())
+
+
+def test_a_lane_that_cannot_be_had_at_all_ends_the_request_once() -> None:
+    async def main() -> None:
+        engine, _, store = make()
+
+        def unloaded(*_: object) -> None:
+            raise StateError("the model is unloaded", 12)
+
+        store.try_reserve = unloaded  # type: ignore[method-assign, assignment]
+        async with engine:
+            ticket = engine.submit([5])
+            with anyio.fail_after(10):
+                events = await ticket.outbox.take()
+            assert [type(event) for _, event in events] == [End]
+            end = events[0][1]
+            assert isinstance(end, End)
+            assert (end.finish, end.status) == (Finish.FAILED, 12)
+            assert "unloaded" in end.error
+            with pytest.raises(Refused, match="unloaded"):
+                async for _ in engine.generate([5]):
+                    pass
+            numbers = engine.statistics().scheduler
+            assert (numbers.accepted, numbers.closed, numbers.illegal) == (2, 2, 0)
+        assert ticket.outbox.backlog == 0
+
+    asyncio.run(main())
+
+
+def test_a_closed_model_is_an_error_at_once() -> None:
+    path = stories()
+
+    async def main(model: Any) -> None:
+        async with Engine.open(model, Limits(timeout=60)) as engine:
+            model.close()
+            with anyio.fail_after(20), pytest.raises(Refused):
+                async for _ in engine.generate([1, 5]):
+                    pass
+
+    with calrt.open("cpu") as device, device.load(path, lanes=2, cells=64) as model:
+        asyncio.run(main(model))
 
 
 def test_a_closed_engine_ends_its_streams_and_refuses() -> None:

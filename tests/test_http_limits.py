@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ import pytest
 from calrt.serve.engine import Limits
 from calrt.serve.messages import Finish
 from calrt.serve.service import Settings
+from calrt.serve.transport import MAX_HEAD
 from fake_server import FakeServer, parse_events
 
 LETTER = 4 + ord("z")
@@ -161,10 +163,67 @@ def test_a_body_that_is_too_large_or_never_comes() -> None:
         connection.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         assert connection.recv(1000).startswith(b"HTTP/1.1 408")
         connection.close()
-        huge = socket.create_connection(("127.0.0.1", server.port), 10)
-        huge.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 300_000 + b"\r\n\r\n")
-        huge.close()
+
+
+@pytest.mark.parametrize("size", [100_000, 1_000_000])
+@pytest.mark.parametrize("end", [b"\r\n\r\n", b""])
+def test_a_long_head_is_refused_and_the_server_lives(size: int, end: bytes) -> None:
+    with FakeServer() as server:
+        server.ready()
+        head = b"GET /health HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * size + end
+        with socket.create_connection(("127.0.0.1", server.port), 10) as huge:
+            answer = b""
+            try:
+                for begin in range(0, len(head), 4096):
+                    huge.sendall(head[begin : begin + 4096])
+                    if select.select([huge], [], [], 0 if begin < 80_000 else 0.05)[0]:
+                        break
+                answer = huge.recv(1000)
+            except ConnectionError:  # the refusal was overtaken by the end of the connection
+                assert begin >= MAX_HEAD
+            assert not answer or answer.startswith(b"HTTP/1.1 4")
         assert server.http.get("/health").status_code == 200
+        assert server.http.get("/health", headers={"X-Long": "x" * 60_000}).status_code == 200
+
+
+def test_the_offer_of_another_protocol_is_passed_over() -> None:
+    headers = {
+        "Connection": "Upgrade, HTTP2-Settings",
+        "Upgrade": "h2c",
+        "HTTP2-Settings": "AAMAAABkAAQAAP__",
+    }
+    with FakeServer(script=lambda p, s: LETTER if s < 3 else None) as server:
+        server.ready()
+        answer = server.http.post("/completion", json={"prompt": "a" * 200}, headers=headers)
+        assert answer.status_code == 200
+        assert (answer.json()["content"], answer.json()["tokens_evaluated"]) == ("zzz", 201)
+
+
+def test_slow_readers_and_cut_off_requests_are_no_defects(caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings(limits=Limits(send_timeout=0.3, outbox=64))
+    with FakeServer(
+        script=endless, cells=10_000_000, settings=settings, send_buffer=4096, close_seconds=1
+    ) as server:
+        server.ready()
+        open_before = set(server._server.server_state.connections)
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", server.port))
+        raw = b'{"prompt": "a", "stream": true}'
+        connection.sendall(
+            b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw
+        )
+        server.until(lambda: running(server) == 1)
+        server.until(server.idle, 30)
+        connection.close()
+        server.until(lambda: not server._server.server_state.connections - open_before)
+        waiting = socket.create_connection(("127.0.0.1", server.port), 10)
+        waiting.sendall(b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        server.until(lambda: len(server._server.server_state.tasks) == 1)
+    assert waiting.recv(1000).startswith(b"HTTP/1.1 503")
+    waiting.close()
+    assert not [record for record in caplog.records if record.exc_info]
+    assert "Exception in ASGI" not in caplog.text
 
 
 def test_a_deadline_in_the_queue_is_a_plain_error_and_in_a_stream_an_event() -> None:

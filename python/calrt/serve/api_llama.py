@@ -20,6 +20,9 @@ from .fields import FIELDS as SHARED_FIELDS
 from .messages import Begun, End, Finish, Piece, Progress
 from .prompts import Prompt, read_prompts
 
+MAX_TEXT_TOKENS = 262144
+"""Token ids that /detokenize takes, and pieces that /tokenize gives."""
+
 STOP_TYPES = {
     Finish.STOP: "eos",
     Finish.WORD: "word",
@@ -37,9 +40,12 @@ class CompletionRequest(Struct, frozen=True):
     """Whether the answer is a list: the prompt was a list of prompts."""
 
 
-def read_completion(body: Mapping[str, Any], defaults: Options) -> CompletionRequest:
-    """Read the body of /completion. Refused with the field's name when one is wrong."""
-    prompts = read_prompts(body)
+def read_completion(body: Mapping[str, Any], defaults: Options, cells: int) -> CompletionRequest:
+    """Read the body of /completion. Refused with the field's name when one is wrong.
+
+    `cells` is a slot's size: a prompt of as many token ids cannot run.
+    """
+    prompts = read_prompts(body, cells)
     options = read(_with_n_probs(body), defaults)
     return CompletionRequest(prompts, options, len(prompts) > 1)
 
@@ -244,6 +250,8 @@ def read_detokenize(body: Mapping[str, Any], vocab_size: int) -> list[int]:
         return []
     if not isinstance(tokens, list):
         raise bad_field("tokens", f"must be a list of token ids, not {kind_name(tokens)}")
+    if len(tokens) > MAX_TEXT_TOKENS:
+        raise bad_field("tokens", f"has {len(tokens)} token ids, at most {MAX_TEXT_TOKENS} are allowed")
     for token in tokens:
         if not isinstance(token, int) or isinstance(token, bool):
             raise bad_field("tokens", f"must hold token ids, not {kind_name(token)}")

@@ -14,6 +14,7 @@ from .errors import bad_field, unsupported_field
 from .fields import FIELDS, Field, Options, check, kind_name, read
 from .messages import Begun, End, Piece, Progress
 
+MAX_MESSAGES = 4096
 _DEFAULT_TOP_LOGPROBS = 20
 
 
@@ -29,9 +30,11 @@ class ChatRequest(Struct, frozen=True, kw_only=True):
     include_usage: bool
 
 
-def read_text_completion(body: Mapping[str, Any], defaults: Options) -> tuple[CompletionRequest, bool]:
+def read_text_completion(
+    body: Mapping[str, Any], defaults: Options, cells: int
+) -> tuple[CompletionRequest, bool]:
     """Read the body of /v1/completions; the second value is stream_options.include_usage."""
-    return read_completion(body, defaults), _include_usage(body)
+    return read_completion(body, defaults, cells), _include_usage(body)
 
 
 def read_chat(body: Mapping[str, Any], defaults: Options) -> ChatRequest:
@@ -57,6 +60,8 @@ def _messages(body: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]
         raise bad_field("messages", "is required: a list of objects with role and content")
     if not isinstance(raw, list):
         raise bad_field("messages", f"must be a list, not {kind_name(raw)}")
+    if len(raw) > MAX_MESSAGES:
+        raise bad_field("messages", f"has {len(raw)} messages, at most {MAX_MESSAGES} are allowed")
     messages = [_message(index, each) for index, each in enumerate(raw)]
     roles = [message["role"] for message in messages]
     if roles[-2:] == ["assistant", "assistant"]:

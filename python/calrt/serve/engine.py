@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import secrets
 import time
 from collections import deque
@@ -24,7 +25,7 @@ import msgspec
 
 from calrt.detokenizer import Detokenizer
 
-from .errors import Kind, Refused, bad_field
+from .errors import Kind, Refused, bad_field, too_long
 from .fields import RANDOM_SEED
 from .messages import (
     Accepted,
@@ -64,6 +65,7 @@ _INBOX_PER_STEP = 256
 _QUEUE_PER_LANE = 16
 _DENIED_RETRY_NS = 20_000_000
 _DEVICE_LOST = 27
+_INTERNAL = 29
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,13 +216,17 @@ class Engine:
         sampling = sampling or Sampling()
         if sampling.seed == RANDOM_SEED:
             sampling = msgspec.structs.replace(sampling, seed=secrets.randbelow(RANDOM_SEED))
-        self._check_tokens(tokens)
-        room = self.cells - len(tokens)
+        ids = self._checked(tokens)
+        max_tokens = _whole("max_tokens", max_tokens)
+        slot = _whole("slot", slot)
+        if isinstance(stops, str) or not all(isinstance(stop, str) for stop in stops):
+            raise bad_field("stops", "must be a sequence of strings")
+        room = self.cells - len(ids)
         bound = max_tokens < 0 or max_tokens > room
         self._last_request += 1
         accepted = Accepted(
             request=self._last_request,
-            tokens=tuple(tokens),
+            tokens=ids,
             max_tokens=room if bound else max(1, max_tokens),
             context_bound=bound,
             stop_tokens=tuple(self.vocabulary.eog),
@@ -279,21 +285,22 @@ class Engine:
         finally:
             ticket.cancel()
 
-    def _check_tokens(self, tokens: Sequence[int]) -> None:
-        if not tokens:
+    def _checked(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        if isinstance(tokens, str | bytes) or not hasattr(tokens, "__len__"):
+            raise bad_field("tokens", f"must be a sequence of token ids, not {type(tokens).__name__}")
+        if not len(tokens):
             raise bad_field("prompt", "is empty, and this model puts no token before a text")
+        if len(tokens) >= self.cells:
+            raise too_long(len(tokens), self.cells)
+        try:
+            ids = tuple(map(operator.index, tokens))
+        except TypeError:
+            raise bad_field("tokens", "must be a sequence of token ids, which are whole numbers") from None
         size = self.vocabulary.vocab_size
-        for token in (min(tokens), max(tokens)):
+        for token in (min(ids), max(ids)):
             if not 0 <= token < size:
                 raise bad_field("prompt", f"token id {token} is not in the vocabulary (0 to {size - 1})")
-        if len(tokens) >= self.cells:
-            raise Refused(
-                Kind.TOO_LONG,
-                f"request ({len(tokens)} tokens) exceeds the available context size "
-                f"({self.cells} tokens), try increasing it",
-                n_prompt_tokens=len(tokens),
-                n_ctx=self.cells,
-            )
+        return ids
 
     # ---- the turn --------------------------------------------------------------------------------
 
@@ -369,7 +376,7 @@ class Engine:
         now = time.monotonic_ns()
         for request, live in list(self._live.items()):
             self._runner.cancel(request)
-            end = End(finish=Finish.FAILED, lane=live.lane, status=29, error=self.failure)
+            end = End(finish=Finish.FAILED, lane=live.lane, status=_INTERNAL, error=self.failure)
             live.ticket.outbox.push(live.ticket.index, end, now)
         self._live.clear()
 
@@ -377,9 +384,10 @@ class Engine:
         try:
             lane = self._store.try_reserve(action.cells, action.lane, True)
         except Exception as error:
-            if getattr(error, "status_class", "") not in ("kv", "capacity"):
-                log.error("lane %d cannot be reserved: %s", action.lane, error)
-            return Denied(action.request, action.lane, time.monotonic_ns() + _DENIED_RETRY_NS)
+            now = time.monotonic_ns()
+            if getattr(error, "status_class", "") in ("kv", "capacity"):
+                return Denied(action.request, action.lane, now + _DENIED_RETRY_NS)
+            return _failed(action.request, error, now)
         self._reserved[action.request] = lane
         return Granted(action.request, action.lane)
 
@@ -398,10 +406,7 @@ class Engine:
             )
         except Exception as error:
             lane.release()
-            status = int(getattr(error, "code", 29))
-            native = int(getattr(error, "native_code", 0) or 0)
-            now = time.monotonic_ns()
-            self._inbox.append(Ended(accepted.request, Finish.FAILED, now, status, native, str(error)))
+            self._inbox.append(_failed(accepted.request, error, time.monotonic_ns()))
 
     # ---- owners ----------------------------------------------------------------------------------
 
@@ -450,6 +455,18 @@ class Engine:
             longest_turn_ms=self._longest_turn_ns / 1e6,
             finished=dict(self._finished),
         )
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise bad_field(name, f"must be a whole number, not {value!r}")
+    return operator.index(value)
+
+
+def _failed(request: int, error: Exception, now: int) -> Ended:
+    status = int(getattr(error, "code", _INTERNAL))
+    native = int(getattr(error, "native_code", 0) or 0)
+    return Ended(request, Finish.FAILED, now, status, native, str(error))
 
 
 def _event(raw: tuple[int, int, int, int, Any]) -> Event | None:

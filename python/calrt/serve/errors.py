@@ -78,6 +78,17 @@ def bad_field(name: str, problem: str) -> Refused:
     return Refused(Kind.INVALID, f"Field '{name}': {problem}")
 
 
+def too_long(tokens: int, cells: int, counted: bool = True) -> Refused:
+    """A prompt of `tokens` (at least so many, unless `counted`) that leaves no room in `cells`."""
+    number = f"{tokens} tokens" if counted else f"at least {tokens} tokens"
+    return Refused(
+        Kind.TOO_LONG,
+        f"request ({number}) exceeds the available context size ({cells} tokens), try increasing it",
+        n_prompt_tokens=tokens,
+        n_ctx=cells,
+    )
+
+
 def unsupported_field(name: str, what: str) -> Refused:
     """A field that llama-server knows, whose value would change the result, and that we lack."""
     return Refused(

@@ -19,6 +19,10 @@ from .errors import bad_field, unsupported_field
 MAX_STOPS = 64
 MAX_STOP_LENGTH = 4096
 MAX_LOGIT_BIAS = 65536
+MAX_BIAS_STRINGS = 1024
+MAX_BIAS_BYTES = 1024
+MAX_RESPONSE_FIELDS = 64
+MAX_PROBS = 128
 RANDOM_SEED = 0xFFFFFFFF
 DEFAULT_SAMPLERS = (
     "penalties",
@@ -31,6 +35,8 @@ DEFAULT_SAMPLERS = (
     "xtc",
     "temperature",
 )
+SMALLEST = 2.0**-126
+"""The smallest normal number of the sampler's arithmetic (float32): what is below it counts as 0 there."""
 _INT32 = 2**31 - 1
 _LARGEST = 1e30
 
@@ -89,11 +95,11 @@ FIELDS: dict[str, Field] = {
     "top_p": Field(float, 0, 1, soft=True),
     "min_p": Field(float, 0, 1, soft=True),
     "repeat_last_n": Field(int, 0, _INT32),
-    "repeat_penalty": Field(float, math.ulp(0.0)),
+    "repeat_penalty": Field(float, SMALLEST),
     "presence_penalty": Field(float),
     "frequency_penalty": Field(float),
     "seed": Field(int, -(2**63), 2**64 - 1),
-    "n_probs": Field(int, 0, _INT32),
+    "n_probs": Field(int, 0, MAX_PROBS),
     "ignore_eos": Field(bool),
     "n_keep": Field(int, -1, _INT32),
     "n_discard": Field(int, 0, _INT32),
@@ -158,6 +164,10 @@ def _read_lists(body: Mapping[str, Any], values: dict[str, Any]) -> None:
     if (wanted := body.get("response_fields")) is not None:
         if not isinstance(wanted, list) or not all(isinstance(each, str) for each in wanted):
             raise bad_field("response_fields", "must be a list of strings")
+        if len(wanted) > MAX_RESPONSE_FIELDS:
+            raise bad_field(
+                "response_fields", f"has {len(wanted)} entries, at most {MAX_RESPONSE_FIELDS} are allowed"
+            )
         values["response_fields"] = tuple(wanted)
     if (samplers := body.get("samplers")) is not None:
         if isinstance(samplers, list) and tuple(samplers) == DEFAULT_SAMPLERS:
@@ -183,7 +193,7 @@ def check(name: str, value: object, field: Field) -> Any:
     if field.soft:
         return field.kind(min(max(number, field.low), field.high))
     if field.high == math.inf or number < field.low:
-        low = "above 0" if 0 < field.low < 1e-300 else f"at least {field.low:g}"
+        low = "above 0" if 0 < field.low <= SMALLEST else f"at least {field.low:g}"
         raise bad_field(name, f"must be {low}, not {value}")
     raise bad_field(name, f"must be at most {field.high:.0f}, not {value}")
 
@@ -227,7 +237,11 @@ def _logit_bias(value: object) -> tuple[tuple[int | str, float], ...]:
         raise bad_field("logit_bias", f"must be a list of pairs or an object, not {kind_name(value)}")
     if len(pairs) > MAX_LOGIT_BIAS:
         raise bad_field("logit_bias", f"has {len(pairs)} entries, at most {MAX_LOGIT_BIAS} are allowed")
-    return tuple(_bias(pair) for pair in pairs)
+    biases = tuple(_bias(pair) for pair in pairs)
+    strings = sum(isinstance(target, str) for target, _ in biases)
+    if strings > MAX_BIAS_STRINGS:
+        raise bad_field("logit_bias", f"has {strings} strings, at most {MAX_BIAS_STRINGS} are allowed")
+    return biases
 
 
 def _token_key(key: str) -> int | str:
@@ -240,6 +254,8 @@ def _bias(pair: object) -> tuple[int | str, float]:
     target, bias = pair
     if isinstance(target, bool) or not isinstance(target, int | str):
         raise bad_field("logit_bias", f"a token is a number or a string, not {kind_name(target)}")
+    if isinstance(target, str) and (size := len(target.encode("utf-8", "replace"))) > MAX_BIAS_BYTES:
+        raise bad_field("logit_bias", f"has a string of {size} bytes, at most {MAX_BIAS_BYTES} are allowed")
     if bias is False:
         return target, -math.inf
     return target, check("logit_bias", bias, Field(float))

@@ -15,6 +15,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .fields import SMALLEST
+
 
 class FlagError(Exception):
     """A command line that cannot be used; the text says what to do."""
@@ -107,7 +109,7 @@ GROUPS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
         Flag("--min-p", "min_p", float, "LLAMA_ARG_MIN_P", "0 = off", 0, 1),
         Flag("--repeat-last-n", "repeat_last_n", int, "", "tokens that the penalties look at", 0, _BIG),
         Flag("--repeat-penalty", "repeat_penalty", float, "LLAMA_ARG_REPEAT_PENALTY", "1 = off",
-             math.ulp(0.0)),
+             SMALLEST),
         Flag("--presence-penalty", "presence_penalty", float, "", "0 = off"),
         Flag("--frequency-penalty", "frequency_penalty", float, "", "0 = off"),
     )),

@@ -106,6 +106,8 @@ class Front:
             if message["type"] == "http.response.start":
                 started = True
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            elif scope["method"] == "HEAD":
+                message = {**message, "body": b""}
             await send(message)
 
         try:
@@ -124,14 +126,15 @@ class Front:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         path = scope["path"]
-        if scope["method"] == "OPTIONS":
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        if method == "OPTIONS":
             await _preflight(send)
             return
         if self._keys and path not in PUBLIC and not self._has_key(headers):
             raise Refused(Kind.UNAUTHORISED, "Invalid API Key")
-        handler = ROUTES.get((scope["method"], path))
+        handler = ROUTES.get((method, path))
         if handler is None:
-            if (what := MISSING.get((scope["method"], path))) is not None:
+            if (what := MISSING.get((method, path))) is not None:
                 raise Refused(Kind.UNSUPPORTED, f"{path}: this version of calrt does not support {what}")
             raise Refused(Kind.NOT_FOUND, "File Not Found")
         reply = await handler(self._service, Request(scope, receive))

@@ -133,7 +133,7 @@ class Token(Struct, frozen=True):
 
 
 class Ended(Struct, frozen=True):
-    """The runner let go of the request; its lane is free."""
+    """The runner let go of the request and its lane is free, or its lane cannot be had at all."""
 
     request: int
     finish: Finish
@@ -179,7 +179,10 @@ class Refuse(Struct, frozen=True):
 
 
 class Reserve(Struct, frozen=True):
-    """Ask the KV store for lane `lane` with room for `cells`; answer with Granted or Denied."""
+    """Ask the KV store for lane `lane` with room for `cells`.
+
+    The answer is Granted, Denied (later) or Ended (never).
+    """
 
     request: int
     lane: int

@@ -24,6 +24,7 @@ from .fields import RANDOM_SEED, Options
 from .flags import Config
 from .http import application
 from .service import Service, Settings
+from .transport import uvicorn_config
 
 log = logging.getLogger("calrt.serve")
 
@@ -131,14 +132,10 @@ class _Process:
 
     async def run(self, listener: socket.socket) -> int:
         server = _Server(
-            uvicorn.Config(
+            uvicorn_config(
                 application(self.service, self._load_failed),
-                log_config=None,
                 access_log=self._config.verbose,
-                server_header=False,
-                lifespan="on",
-                ws="none",
-                timeout_graceful_shutdown=_CLOSE_CONNECTIONS,
+                close_seconds=_CLOSE_CONNECTIONS,
             )
         )
         loop = asyncio.get_running_loop()

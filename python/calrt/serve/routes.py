@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import secrets
 import string
@@ -20,7 +21,7 @@ from . import api_llama, api_openai
 from .answers import Meta
 from .api_llama import NativeDialect
 from .api_openai import ChatDialect, ChatRequest, TextDialect
-from .errors import bad_field
+from .errors import bad_field, too_long
 from .fields import Options
 from .messages import Sampling
 from .prompts import Prompt
@@ -167,6 +168,8 @@ async def tokenize(service: Service, request: Request) -> Reply:
     tokens = await loaded.encoder.encode(wanted.parts, wanted.add_special, wanted.parse_special)
     if not wanted.with_pieces:
         return Json({"tokens": tokens})
+    if len(tokens) > (most := api_llama.MAX_TEXT_TOKENS):
+        raise bad_field("content", f"gives {len(tokens)} tokens, at most {most} are listed with pieces")
     api_llama.read_detokenize({"tokens": tokens}, loaded.tokenizer.vocab_size)
     return Json({"tokens": [api_llama.piece_object(token, loaded.token_bytes(token)) for token in tokens]})
 
@@ -175,7 +178,7 @@ async def detokenize(service: Service, request: Request) -> Reply:
     """Token ids to text."""
     loaded = service.loaded
     tokens = api_llama.read_detokenize(await read_body(service, request), loaded.tokenizer.vocab_size)
-    return Json({"content": loaded.tokenizer.decode(tokens, special=True)})
+    return Json({"content": await loaded.encoder.decode(tokens)})
 
 
 async def apply_template(service: Service, request: Request) -> Reply:
@@ -201,7 +204,7 @@ def _render(loaded: Loaded, chat: ChatRequest) -> str:
 async def completion(service: Service, request: Request) -> Reply:
     """llama-server's own completion."""
     body = await read_body(service, request)
-    wanted = api_llama.read_completion(body, service.settings.options)
+    wanted = api_llama.read_completion(body, service.settings.options, service.loaded.engine.cells)
     return await _complete(
         service, request, _Job(wanted.prompts, wanted.options, NativeDialect, many=wanted.many)
     )
@@ -210,7 +213,9 @@ async def completion(service: Service, request: Request) -> Reply:
 async def openai_completion(service: Service, request: Request) -> Reply:
     """OpenAI's text completion."""
     body = await read_body(service, request)
-    wanted, usage = api_openai.read_text_completion(body, service.settings.options)
+    wanted, usage = api_openai.read_text_completion(
+        body, service.settings.options, service.loaded.engine.cells
+    )
     return await _complete(service, request, _Job(wanted.prompts, wanted.options, TextDialect, usage))
 
 
@@ -226,7 +231,7 @@ async def chat_completion(service: Service, request: Request) -> Reply:
 
 async def _complete(service: Service, request: Request, job: _Job) -> Reply:
     loaded = service.loaded
-    options = replace(job.options, logit_bias=_logit_bias(loaded, job.options))
+    options = replace(job.options, logit_bias=await _logit_bias(loaded, job.options))
     answer = await _submit(loaded, job.prompts, options)
     meta = Meta(
         id="chatcmpl-" + "".join(secrets.choice(_ID_LETTERS) for _ in range(32)),
@@ -261,6 +266,9 @@ async def _submit(loaded: Loaded, prompts: tuple[Prompt, ...], options: Options)
     """All prompts of a request, or none."""
     engine = loaded.engine
     sampling = _sampling(loaded, options)
+    for prompt in prompts:
+        if (least := loaded.encoder.fewest(prompt)) >= engine.cells:
+            raise too_long(least, engine.cells, counted=False)
     encoded = [await loaded.encoder.encode(prompt) for prompt in prompts]
     outbox = engine.outbox()
     answer = Answer(tickets := [], outbox)
@@ -282,17 +290,21 @@ async def _submit(loaded: Loaded, prompts: tuple[Prompt, ...], options: Options)
     return answer
 
 
-def _logit_bias(loaded: Loaded, options: Options) -> tuple[tuple[int, float], ...]:
+async def _logit_bias(loaded: Loaded, options: Options) -> tuple[tuple[int, float], ...]:
     """The biases by token id; `ignore_eos` is a bias on every token that would end the text."""
     bias: list[tuple[int, float]] = []
     size = loaded.tokenizer.vocab_size
     for target, value in options.logit_bias:
         if isinstance(target, str):
-            bias += [(token, value) for token in loaded.tokenizer.encode(target, False, False)]
+            # One after the other: between two the event loop may do what else there is.
+            bias += [(token, value) for token in await loaded.encoder.encode((target,), False, False)]
+            await asyncio.sleep(0)
         elif 0 <= target < size:
             bias.append((target, value))
         else:
             raise bad_field("logit_bias", f"token id {target} is not in the vocabulary (0 to {size - 1})")
+        if len(bias) > size:
+            raise bad_field("logit_bias", f"has more entries than the vocabulary has tokens ({size})")
     if options.ignore_eos:
         bias += [(token, -math.inf) for token in sorted(loaded.tokenizer.eog)]
     return tuple(bias)

@@ -88,6 +88,7 @@ _GIVE_UP: Row = (State.ENDED, (Effect.CLOSE,))
 TRANSITIONS: dict[tuple[State, type], Row] = {
     (State.QUEUED, Granted): (State.RESERVED, (Effect.LAUNCH,)),
     (State.QUEUED, Denied): (State.QUEUED, (Effect.BLOCK,)),
+    (State.QUEUED, Ended): _GIVE_UP,
     (State.QUEUED, Cancelled): _GIVE_UP,
     (State.QUEUED, Expired): _GIVE_UP,
     (State.QUEUED, Unloaded): _GIVE_UP,

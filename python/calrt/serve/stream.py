@@ -163,8 +163,8 @@ class EventStream:
             except ClientGone:
                 log.debug("the client left its stream")
             except TimeoutError:
+                # The answer stays incomplete, so the server closes the connection.
                 log.warning("a client did not read its stream for %.0f s; cancelled", self._send_timeout)
-                raise
 
     async def _run(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": list(SSE_HEADERS)}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -27,6 +28,9 @@ class Tokenizer(Vocabulary, Protocol):
 
     def encode(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text."""
+
+    def fewest(self, text: str) -> int:
+        """A number of tokens that a text has at least, found without encoding it."""
 
     def token_text(self, token: int) -> str:
         """A token's name in the vocabulary."""
@@ -52,6 +56,18 @@ class PromptEncoder:
             raise Refused(Kind.OVERLOADED, f"{self._backlog} long prompts wait already. Try again later")
         return await anyio.to_thread.run_sync(
             self._encode, parts, add_special, parse_special, limiter=self._limiter, abandon_on_cancel=True
+        )
+
+    def fewest(self, parts: Prompt) -> int:
+        """A number of tokens that the prompt has at least; costs next to nothing."""
+        return sum(1 if isinstance(part, int) else self._tokenizer.fewest(part) for part in parts)
+
+    async def decode(self, tokens: list[int]) -> str:
+        """The text of token ids, control tokens included."""
+        if len(tokens) <= INLINE_CHARACTERS:
+            return self._tokenizer.decode(tokens, special=True)
+        return await anyio.to_thread.run_sync(
+            partial(self._tokenizer.decode, tokens, special=True), limiter=self._limiter
         )
 
     def _encode(self, parts: Prompt, add_special: bool, parse_special: bool) -> list[int]:
