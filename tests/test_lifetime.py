@@ -253,3 +253,32 @@ time.sleep(float(sys.argv[2]))
         done = run(code, str(tiny_package), delay)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
+
+
+def test_a_forked_child_leaves_the_devices_of_its_parent_alone(tiny_package: Path) -> None:
+    code = """
+import os, sys, calrt
+device = calrt.open("cpu", threads=2)
+model = device.load(sys.argv[1], lanes=1, cells=128)
+lane = model.kv.reserve(100)
+graph = model.graphs["decode_b1"]
+list_of = lambda: graph.submit(tokens=[1], positions=[lane.length], lanes=[lane]).wait()
+list_of()
+child = os.fork()
+if child == 0:
+    for use in (list_of, lambda: device.info, lambda: model.kv.reserve(1)):
+        try:
+            use()
+        except calrt.StateError as error:
+            print(error, flush=True)
+    with calrt.open("cpu", threads=1) as own, own.load(sys.argv[1], lanes=1, cells=64) as again:
+        again.kv.reserve(4).release()
+    model.close()
+    del graph, lane, model
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+list_of()
+"""
+    done = run(code.replace("list_of", "one_job"), str(tiny_package))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("open it in the child") == 3

@@ -135,6 +135,10 @@ Result<std::shared_ptr<Device>> Device::open(const std::string& text, const Opti
 uint64_t Device::now_ns() const { return monotonic_ns(); }
 
 Result<void> Device::check_open() const {
+  if (inherited())
+    return fail(Status::INVALID_STATE,
+                "device '%s' was opened before this process was forked: open it in the child",
+                spec_.c_str());
   if (!closed()) return {};
   return fail(Status::INVALID_STATE, "device '%s' is closed: open it again", spec_.c_str());
 }

@@ -107,7 +107,9 @@ class Device : public std::enable_shared_from_this<Device> {
   // Closed devices refuse new work; the driver's handle goes with the last child.
   void close();
   bool closed() const { return closed_.load(); }
-  Result<void> check_open() const;
+  Result<void> check_open() const;  // INVALID_STATE once closed, and in a fork's child
+  // In a process forked after open(): nothing of the device lives here, nothing may wait for it.
+  bool inherited() const { return handle_.get().inherited(); }
 
  private:
   friend class Model;

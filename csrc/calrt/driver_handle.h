@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sole owners of a driver's handles: unique_handle with the table that destroys them.
+// A fork leaves the driver's threads behind: in the child a handle is dropped without a call.
 #pragma once
+
+#include <unistd.h>
 
 #include <cstddef>
 
@@ -15,12 +18,15 @@ struct DriverHandleTraits {
   struct Handle {
     T* pointer = nullptr;
     const cald_driver_table* table = nullptr;
+    pid_t process = 0;  // that got it
     Handle() = default;
     Handle(std::nullptr_t) {}
-    Handle(T* p, const cald_driver_table* t) : pointer(p), table(t) {}
+    Handle(T* p, const cald_driver_table* t) : pointer(p), table(t), process(getpid()) {}
     bool operator==(std::nullptr_t) const { return pointer == nullptr; }
+    bool inherited() const { return pointer != nullptr && process != getpid(); }
   };
   static void destroy(Handle handle) noexcept {
+    if (handle.inherited()) return;
     try {
       (handle.table->*Destroy)(handle.pointer);
     } catch (...) {

@@ -143,6 +143,7 @@ JobState Job::state() const {
 }
 
 Result<void> Job::wait(uint64_t deadline_ns) {
+  if (!terminal() && model_->device()->inherited()) return model_->device()->check_open();
   if (!control_->wait(deadline_ns))
     return fail(Status::WAIT_TIMEOUT, "job %llu is %s: not done yet, nothing changed",
                 (unsigned long long)job_seq_, job_state_name(state()));

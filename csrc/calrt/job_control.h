@@ -104,6 +104,7 @@ class JobSupervisor {
   std::list<JobResources> unsettled_;  // of the thread alone: the driver was not through with them
   uint64_t wakes_at_ = UINT64_MAX;
   bool running_ = false, stopping_ = false;
+  pid_t process_ = 0;  // where the thread runs
 };
 
 }  // namespace calrt

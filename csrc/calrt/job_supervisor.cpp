@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -16,10 +18,10 @@ constexpr auto kExitPatience = std::chrono::seconds(2);
 
 // The driver's own view: a completion may arrive a moment before the driver is through.
 bool settled(const JobResources& held) {
-  const auto [job, table] = held.handle.get();
-  if (job == nullptr) return true;
+  const JobHandle::Handle handle = held.handle.get();
+  if (handle == nullptr || handle.inherited()) return true;
   try {
-    return table->job_wait(job, 0, nullptr) == CALD_OK;
+    return handle.table->job_wait(handle.pointer, 0, nullptr) == CALD_OK;
   } catch (...) {
     return true;  // it will not answer better the next time
   }
@@ -69,7 +71,10 @@ void JobSupervisor::dispose_later(JobResources resources) {
 // woken once per deadline's length, not once per job.
 void JobSupervisor::wake_by(uint64_t t_ns) {
   if (stopping_) return;
-  if (!running_) {
+  if (!running_ || process_ != getpid()) {  // a fork's child has no thread yet
+    process_ = getpid();
+    running_ = false;
+    wakes_at_ = UINT64_MAX;
     try {
       std::thread([this] { run(); }).detach();
     } catch (const std::exception& failed) {
@@ -117,6 +122,7 @@ void JobSupervisor::run() {
 
 // At exit: no new work for a thread that would run beside static destructors.
 void JobSupervisor::stop() {
+  if (process_ != getpid()) return;
   std::unique_lock lock(mutex_);
   stopping_ = true;
   wake_.notify_all();

@@ -29,8 +29,8 @@ GraphRunner::~GraphRunner() {
 }
 
 Result<std::shared_ptr<LaneJob>> GraphRunner::submit(uint32_t graph, const GraphCall& call) {
-  sweep();
   CALRT_TRY(model_->check_open());
+  sweep();
   CALRT_TRY_ASSIGN(const CheckedCall checked, check_call(*model_, graph, call));
   CALRT_TRY_ASSIGN(std::shared_ptr<BindingSet> set, pools_[graph]->acquire());
   fill_call(*model_, *set, call, checked);
@@ -46,8 +46,8 @@ Result<std::shared_ptr<LaneJob>> GraphRunner::submit_filled(std::shared_ptr<Bind
                                                             const std::vector<kv::LaneRef>& lanes,
                                                             std::optional<uint32_t> n_valid,
                                                             uint64_t deadline_ns) {
-  sweep();
   CALRT_TRY(model_->check_open());
+  sweep();
   const uint32_t index = set->graph();
   const cald_graph& graph = model_->graph(index);
   const int32_t* tokens = set->ints(CALD_ROLE_TOKENS);
@@ -92,6 +92,7 @@ void GraphRunner::sweep() {
 
 Result<void> GraphRunner::close(uint64_t deadline_ns) {
   model_->close();
+  if (model_->device()->inherited()) return {};  // its jobs and its waiters are another process's
   queue_->close();
   std::vector<std::shared_ptr<LaneJob>> jobs;
   {

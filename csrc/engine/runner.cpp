@@ -2,6 +2,8 @@
 // Only wiring: an inbox, one thread around a TickLoop, and the ring.
 #include "engine/runner.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -47,6 +49,7 @@ struct StepRunner::Impl final : CompletionSink {
   std::unique_ptr<JobSubmitter> submitter;
   std::unique_ptr<TickLoop> loop;  // the thread's own
   std::thread thread;
+  const pid_t process = getpid();  // where the thread runs
 
   mutable std::mutex mutex;
   std::condition_variable changed, exited;
@@ -184,6 +187,10 @@ Result<std::unique_ptr<StepRunner>> StepRunner::make(std::shared_ptr<Model> mode
 StepRunner::StepRunner(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 StepRunner::~StepRunner() {
+  if (impl_->process != getpid()) {
+    (void)impl_.release();  // a fork's child has no such thread to join, or to wake
+    return;
+  }
   // Ends: a job in flight is lost at its deadline at the latest.
   (void)close(UINT64_MAX);
 }
@@ -238,6 +245,7 @@ RunnerStatistics StepRunner::statistics() const {
 }
 
 Result<void> StepRunner::close(uint64_t deadline_ns) {
+  if (impl_->process != getpid()) return {};
   {
     std::unique_lock lock(impl_->mutex);
     impl_->closing = true;
