@@ -165,6 +165,20 @@ def test_a_body_that_is_too_large_or_never_comes() -> None:
         connection.close()
 
 
+@pytest.mark.parametrize(
+    ("path", "size", "status"),
+    [("/completion", 900_000, 413), ("/infill", 900_000, 501), ("/nowhere", 50_000, 404)],
+)
+def test_a_refusal_is_read_even_if_the_body_was_not(path: str, size: int, status: int) -> None:
+    with FakeServer(settings=Settings(body_limit=500_000)) as server:
+        server.ready()
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n".encode()
+        for _ in range(10):
+            with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
+                connection.sendall(head + b"x" * size)  # an early end would reset this or the next line
+                assert connection.recv(1000).startswith(f"HTTP/1.1 {status}".encode())
+
+
 @pytest.mark.parametrize("size", [100_000, 1_000_000])
 @pytest.mark.parametrize("end", [b"\r\n\r\n", b""])
 def test_a_long_head_is_refused_and_the_server_lives(size: int, end: bytes) -> None:

@@ -33,6 +33,30 @@ log = logging.getLogger("calrt.serve")
 
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _SERVER = (b"server", b"calrt")
+_DISCARD_SECONDS = 1.0
+
+
+class _Body:
+    """A request's body as it arrives, which knows whether all of it has."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._complete = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            self._complete = True
+        return message
+
+    async def discard(self, limit: int) -> None:
+        """Read the rest, at most `limit` bytes and for a second.
+
+        A connection that is closed over unread data is reset, and the client may never see the answer.
+        """
+        with anyio.move_on_after(_DISCARD_SECONDS):
+            while not self._complete and limit > 0:
+                limit -= len((await self.receive()).get("body", b""))
 
 
 def create_app(
@@ -98,6 +122,7 @@ class Front:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        body = _Body(receive)
         extra = [_SERVER, *self._cors(headers)]
         started = False
 
@@ -111,18 +136,24 @@ class Front:
             await send(message)
 
         try:
-            await self._answer(scope, receive, send_with_headers, headers)
+            await self._answer(scope, body.receive, send_with_headers, headers)
         except ClientGone:
             log.debug("the client left before its answer")
         except Refused as refused:
             if started:
                 raise
+            await self._discard(body, headers)
             await refusal(refused)(scope, receive, send_with_headers)
         except Exception as error:
             if started:
                 raise
             log.exception("%s %s failed", scope["method"], scope["path"])
+            await self._discard(body, headers)
             await refusal(from_native(error))(scope, receive, send_with_headers)
+
+    async def _discard(self, body: _Body, headers: Headers) -> None:
+        if "expect" not in headers:  # who asks first has sent nothing, and shall not
+            await body.discard(self._service.settings.body_limit)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         path = scope["path"]
