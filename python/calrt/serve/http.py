@@ -34,6 +34,7 @@ log = logging.getLogger("calrt.serve")
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _SERVER = (b"server", b"calrt")
 _DISCARD_SECONDS = 1.0
+_DISCARD_BYTES = 64 << 20
 
 
 class _Body:
@@ -49,14 +50,15 @@ class _Body:
             self._complete = True
         return message
 
-    async def discard(self, limit: int) -> None:
-        """Read the rest, at most `limit` bytes and for a second.
+    async def discard(self) -> None:
+        """Read the rest, within bounds of time and size.
 
         A connection that is closed over unread data is reset, and the client may never see the answer.
         """
+        left = _DISCARD_BYTES
         with anyio.move_on_after(_DISCARD_SECONDS):
-            while not self._complete and limit > 0:
-                limit -= len((await self.receive()).get("body", b""))
+            while not self._complete and left > 0:
+                left -= len((await self.receive()).get("body", b""))
 
 
 def create_app(
@@ -142,18 +144,14 @@ class Front:
         except Refused as refused:
             if started:
                 raise
-            await self._discard(body, headers)
+            await _discard(body, headers)
             await refusal(refused)(scope, receive, send_with_headers)
         except Exception as error:
             if started:
                 raise
             log.exception("%s %s failed", scope["method"], scope["path"])
-            await self._discard(body, headers)
+            await _discard(body, headers)
             await refusal(from_native(error))(scope, receive, send_with_headers)
-
-    async def _discard(self, body: _Body, headers: Headers) -> None:
-        if "expect" not in headers:  # who asks first has sent nothing, and shall not
-            await body.discard(self._service.settings.body_limit)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, headers: Headers) -> None:
         path = scope["path"]
@@ -196,6 +194,11 @@ class Front:
         if self._origins == "localhost":
             return origin if _is_local(origin) else None
         return self._origins
+
+
+async def _discard(body: _Body, headers: Headers) -> None:
+    if "expect" not in headers:  # who asks first has sent nothing, and shall not
+        await body.discard()
 
 
 async def _preflight(send: Send) -> None:
