@@ -91,8 +91,7 @@ void cald_session::cancel(JobState& job) {
     }
   }
   if (waiting)
-    end(*waiting, CALD_JOB_CANCELLED,
-        fail(Status::CANCELLED, "cancelled before it began"));
+    end(*waiting, CALD_JOB_CANCELLED, fail(Status::CANCELLED, "cancelled before it began"));
 }
 
 void cald_session::worker_loop() {
