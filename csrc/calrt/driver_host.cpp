@@ -39,6 +39,13 @@ void host_free(void*, void* pointer) { std::free(pointer); }
 
 uint64_t host_now(void*) { return monotonic_ns(); }
 
+void host_log_job(void* user, int32_t level, uint64_t job_seq, const char* component,
+                  const char* text) {
+  if (text == nullptr) return;
+  const std::string with_job = "job " + std::to_string(job_seq) + ": " + clean_utf8(text, 4096);
+  host_log(user, level, component, with_job.c_str());
+}
+
 }  // namespace
 
 uint64_t monotonic_ns() {
@@ -50,8 +57,9 @@ uint64_t monotonic_ns() {
 void set_trace_sink(TraceSink sink) { trace_sink.store(sink, std::memory_order_release); }
 
 const cald_host& driver_host() {
-  static const cald_host host = {sizeof(cald_host), CALD_ABI_VERSION, nullptr,   host_log,
-                                 host_trace,        host_alloc,       host_free, host_now};
+  static const cald_host host = {sizeof(cald_host), CALD_ABI_VERSION, nullptr,
+                                 host_log,          host_trace,       host_alloc,
+                                 host_free,         host_now,         host_log_job};
   return host;
 }
 

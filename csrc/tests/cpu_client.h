@@ -57,8 +57,13 @@ struct Device {
 
   // isa: "" keeps the environment.
   explicit Device(uint32_t threads = 1, const char* isa = "") {
-    static const cald_host host = {sizeof host, CALD_ABI_VERSION, nullptr, nullptr,
-                                   nullptr,     nullptr,          nullptr, test_now_ns};
+    static const cald_host host = [] {
+      cald_host made{};
+      made.struct_size = sizeof made;
+      made.abi_version = CALD_ABI_VERSION;
+      made.now_ns = test_now_ns;
+      return made;
+    }();
     if (*isa != '\0') setenv("CALRT_ISA", isa, 1);
     const std::string count = std::to_string(threads);
     const cald_option option = {"threads", count.c_str()};

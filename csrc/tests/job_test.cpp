@@ -140,7 +140,11 @@ TEST(a_completion_for_another_job_is_dropped) {
   CHECK(stray_completions() == before + 1 && !job->terminal());
   CHECK(job->wait(in(20'000)).error().code == Status::EXECUTION_FAILED);  // lost at its deadline
   CHECK(job->state() == JobState::LOST);
-  const cald_completion right{sizeof right, CALD_JOB_DONE, job->job_seq(), CALD_OK, 0};
+  cald_completion right{};
+  right.struct_size = sizeof right;
+  right.state = CALD_JOB_DONE;
+  right.job_seq = job->job_seq();
+  right.bytes_in = right.bytes_out = CALD_BYTES_UNKNOWN;
   script().last.on_complete(script().last.user, &right);
   CHECK(stray_completions() == before + 1 && rig.sink.told == 1);
 }

@@ -14,6 +14,7 @@ void JobState::finish(int32_t terminal, Error why, uint64_t now_ns) {
   if (on_complete != nullptr) {
     cald_completion completion{};
     completion.struct_size = sizeof completion;
+    completion.bytes_in = completion.bytes_out = CALD_BYTES_UNKNOWN;
     completion.state = terminal;
     completion.job_seq = job_seq;
     completion.status = status;

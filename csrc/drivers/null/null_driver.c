@@ -265,7 +265,12 @@ static cald_status submit(cald_session* session, const cald_job_desc* desc, cald
   job->timing.submitted_ns = host->now_ns(host->user);
   *out = job;
   if (desc->on_complete != NULL) { /* allowed before submit returns */
-    const cald_completion done = {sizeof done, CALD_JOB_DONE, desc->job_seq, CALD_OK, 0};
+    const cald_completion done = {.struct_size = sizeof done,
+                                  .state = CALD_JOB_DONE,
+                                  .job_seq = desc->job_seq,
+                                  .status = CALD_OK,
+                                  .bytes_in = CALD_BYTES_UNKNOWN,
+                                  .bytes_out = CALD_BYTES_UNKNOWN};
     desc->on_complete(desc->user, &done);
   }
   return CALD_OK;

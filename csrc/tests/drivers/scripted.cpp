@@ -243,6 +243,7 @@ void end(cald_job* job) {
   Script& s = script();
   const cald_job_desc desc = job->desc;
   cald_completion told{};
+  told.bytes_in = told.bytes_out = CALD_BYTES_UNKNOWN;
   int times = 0;
   {
     const std::scoped_lock lock(s.mutex);

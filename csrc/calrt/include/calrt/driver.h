@@ -13,13 +13,15 @@
  * struct. New fields go to the end; a field is present iff offset + size <= struct_size. A table
  * entry that is NULL or beyond struct_size is UNSUPPORTED. Structs marked "frozen" have no size
  * and never change; lists of structs that may grow are lists of pointers. To delete, reorder, or
- * give a new type or meaning breaks the ABI and raises CALD_ABI_MAJOR.
+ * give a new type or meaning breaks the ABI and raises CALD_ABI_MAJOR. docs/abi.md has the whole
+ * rule; a tested lock file holds every offset and size. A comment "0.9" marks what ABI 0.1 lacked.
  *
  * Status. Every entry that can fail returns a cald_status and takes a nullable, caller-owned
  * cald_error*. There is no "last error".
  *
  * Threads. Entries may be called from any thread; calls on one handle are serialised by calrt,
  * except job_query, job_wait and job_cancel, which may run beside anything on the same session.
+ * driver_open may be called again while an earlier handle lives; each has devices of its own.
  * Destroy and close take NULL. calrt closes children before parents and each handle once.
  *
  * Time is CLOCK_MONOTONIC in ns (host->now_ns), deadlines are absolute, CALD_NO_DEADLINE is never.
@@ -31,7 +33,7 @@
 #include <stdint.h>
 
 #define CALD_ABI_MAJOR 0
-#define CALD_ABI_MINOR 1
+#define CALD_ABI_MINOR 9
 #define CALD_ABI_VERSION (((uint32_t)CALD_ABI_MAJOR << 16) | CALD_ABI_MINOR)
 #define CALD_NO_DEADLINE UINT64_MAX
 #define CALD_MAX_RANK 8
@@ -63,7 +65,13 @@ typedef struct cald_error {
   int64_t native_code; /* the vendor's own number; 0 if there is none */
   char message[256];   /* what was wrong, with the numbers; UTF-8, NUL-terminated */
   char where[64];      /* entry or stage, e.g. "model_load" */
+  uint32_t flags;      /* 0.9: CALD_ERROR_* */
+  uint32_t reserved;
 } cald_error;
+
+/* The driver's map has no row for native_code: calrt shows it so, whatever `code` says, and takes
+ * the class of the entry that answered. */
+enum { CALD_ERROR_UNMAPPED = 1 };
 
 /* ---- handles (opaque; each driver defines its own) ---------------------------------------- */
 
@@ -73,6 +81,7 @@ typedef struct cald_session cald_session; /* one execution queue of a device */
 typedef struct cald_model cald_model;     /* one loaded generation of a package */
 typedef struct cald_buffer cald_buffer;
 typedef struct cald_job cald_job;
+typedef struct cald_binding_set cald_binding_set; /* fixed buffers of one graph, made known once */
 
 /* ---- what calrt offers a driver ----------------------------------------------------------- */
 
@@ -88,6 +97,9 @@ typedef struct cald_host { /* HANDLE of the driver; all functions are thread-saf
   void* (*alloc)(void* user, uint64_t bytes, uint64_t align); /* NULL when exhausted */
   void (*free)(void* user, void* pointer);
   uint64_t (*now_ns)(void* user);
+  /* 0.9: log about one job, which need not live any more. */
+  void (*log_job)(void* user, int32_t level, uint64_t job_seq, const char* component,
+                  const char* text);
 } cald_host;
 
 /* ---- tensors ------------------------------------------------------------------------------ */
@@ -298,7 +310,106 @@ typedef struct cald_device_info { /* strings: HANDLE of the driver */
   uint32_t exclusive;       /* 1: one process at a time */
   uint64_t memory_bytes;    /* 0 if unknown */
   uint64_t memory_free;     /* 0 if unknown */
+  /* 0.9: */
+  const char* id;     /* the same in every process, e.g. a bus address; names the device's lock */
+  uint32_t domains;   /* memory domains that buffer_alloc knows; 0 = not stated */
+  int32_t completion; /* CALD_COMPLETION_* */
+  uint32_t clock;     /* CALD_CLOCK_* */
+  uint32_t reserved;
 } cald_device_info;
+
+/* How calrt learns that a job has ended. */
+enum {
+  CALD_COMPLETION_CALLBACK = 0, /* on_complete is called by a thread of the driver, or in submit */
+  CALD_COMPLETION_WAIT = 1,     /* on_complete is never called: a thread of calrt calls job_wait */
+  CALD_COMPLETION_POLL = 2      /* on_complete is called inside poll, which somebody must call */
+};
+enum {
+  CALD_CLOCK_REAL = 0,
+  CALD_CLOCK_VIRTUAL = 1 /* moves only by poll(now_ns): calrt leaves polling to its caller */
+};
+
+/* What a device is made of (0.9). Lists and strings: HANDLE of the device. */
+typedef struct cald_chip {
+  uint32_t struct_size;
+  uint32_t index;
+  const char* name;
+  uint64_t memory_bytes; /* 0 if unknown */
+} cald_chip;
+
+typedef struct cald_link { /* frozen; between two chips, or chip and host (CALD_HOST_CHIP) */
+  uint32_t from, to;
+  uint64_t bytes_per_s; /* 0 if unknown */
+  uint64_t latency_ns;  /* 0 if unknown */
+} cald_link;
+#define CALD_HOST_CHIP UINT32_MAX
+
+typedef struct cald_topology {
+  uint32_t struct_size;
+  uint32_t n_chips;
+  const cald_chip* const* chips;
+  uint32_t n_links;
+  uint32_t n_sessions;
+  const cald_link* links;
+  const uint64_t* session_chips; /* one bit mask of chip indices per session */
+  uint32_t n_modes;
+  uint32_t n_placements;
+  const char* const* modes;      /* values of cald_load_options.parallel that can be asked for */
+  const char* const* placements; /* values of cald_load_options.placement */
+} cald_topology;
+
+/* What an allocation in one domain needs (0.9). */
+typedef struct cald_buffer_rules {
+  uint32_t struct_size;
+  uint32_t domain;
+  uint64_t align;     /* least alignment of the address, a power of two */
+  uint64_t padding;   /* sizes are rounded up to a multiple of this */
+  uint64_t max_bytes; /* of one buffer; 0 = not stated */
+} cald_buffer_rules;
+
+enum { CALD_TO_DEVICE = 1, CALD_TO_HOST = 2 };
+
+typedef struct cald_transfer { /* 0.9 */
+  uint32_t struct_size;
+  int32_t direction;
+  cald_buffer* buffer;
+  uint64_t offset;
+  void* host; /* CALL; only read when the direction is CALD_TO_DEVICE */
+  uint64_t bytes;
+  uint64_t moved; /* out: fewer than `bytes` with OK is a TRANSFER_FAULT to calrt */
+} cald_transfer;
+
+/* Where an output buffer stands in the driver's own eyes (0.9). */
+enum {
+  CALD_BUFFER_IDLE = 0,   /* no job holds it */
+  CALD_BUFFER_QUEUED = 1, /* bound to a job that has not begun */
+  CALD_BUFFER_BUSY = 2,   /* the device may write it now */
+  CALD_BUFFER_READY = 3   /* written, complete, not yet bound again */
+};
+
+typedef struct cald_buffer_state {
+  uint32_t struct_size;
+  int32_t state;
+  uint64_t job_seq; /* of the job that holds it or wrote it last; 0 = none */
+} cald_buffer_state;
+
+/* One event of the device's own trace (0.9). Times are of the device's clock. Frozen. */
+typedef struct cald_trace_event {
+  uint64_t t_ns;
+  uint64_t id;      /* job_seq where it belongs to a job, else 0 */
+  const char* name; /* HANDLE of the driver */
+  int32_t phase;    /* CALD_TRACE_* */
+  uint32_t track;   /* e.g. chip or engine */
+  int64_t value;    /* of a counter */
+} cald_trace_event;
+
+typedef struct cald_trace_info {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t dropped; /* events that did not fit since the trace began */
+  /* A pair of readings of both clocks and how far apart the two may truly be. */
+  uint64_t device_ns, host_ns, residual_ns;
+} cald_trace_info;
 
 enum { CALD_HEALTH_OK = 0, CALD_HEALTH_DEGRADED = 1, CALD_HEALTH_FAILED = 2 };
 
@@ -346,7 +457,14 @@ typedef struct cald_completion { /* CALL */
   uint64_t job_seq;
   cald_status status;
   uint32_t reserved;
+  /* 0.9: bytes that reached the device and the bound outputs; CALD_BYTES_UNKNOWN if not counted.
+   * Less than was bound, at CALD_JOB_DONE, makes the job a TRANSFER_FAULT. */
+  uint64_t bytes_in, bytes_out;
+  int64_t native_code; /* the vendor's own number; 0 if there is none */
+  uint32_t flags;      /* CALD_ERROR_* */
+  uint32_t reserved2;
 } cald_completion;
+#define CALD_BYTES_UNKNOWN UINT64_MAX
 
 typedef struct cald_job_desc {
   uint32_t struct_size;
@@ -361,7 +479,47 @@ typedef struct cald_job_desc {
    * reports the end, perhaps before submit returns. It does not block and calls no driver entry. */
   void (*on_complete)(void* user, const cald_completion* completion);
   void* user;
+  cald_binding_set* set; /* 0.9: `bindings` are buffers of this set; NULL = not made known before */
 } cald_job_desc;
+
+/* KV (0.9). Cells are BF16 or what kv_dtype says; a lane is one sequence's contiguous cells. */
+enum {                         /* operations, as bits */
+       CALD_KV_CLEAR = 1,      /* cells [cell, cell + n) of `lane` become as after the load */
+       CALD_KV_LANE_COPY = 2,  /* cells [0, n) of `lane` to `to_lane` */
+       CALD_KV_RANGE_COPY = 4, /* cells [cell, cell + n) of `lane` to `to_cell` of `to_lane`; the
+                                  ranges may overlap */
+       CALD_KV_ROTATE = 8,     /* K of cells [cell, cell + n) turned on by `delta` positions */
+       CALD_KV_READ = 16,      /* cells [cell, cell + n) of `lane` to `buffer` */
+       CALD_KV_WRITE = 32      /* the reverse */
+};
+
+typedef struct cald_kv_info {
+  uint32_t struct_size;
+  uint32_t ops; /* CALD_KV_* this model can do */
+  uint32_t lanes, cells;
+  int32_t dtype;
+  uint32_t n_layers;
+  /* READ and WRITE move, layer by layer, first K then V of n cells, row-major, each cell
+   * bytes_per_cell / (2 * n_layers) bytes. */
+  uint64_t bytes_per_cell;
+} cald_kv_info;
+
+typedef struct cald_kv_desc { /* a KV operation is a job: same states, deadline and completion */
+  uint32_t struct_size;
+  uint32_t op;
+  cald_model* model;
+  uint32_t lane, to_lane;
+  uint32_t cell, to_cell;
+  uint32_t n;
+  int32_t delta;
+  cald_buffer* buffer; /* UNTIL_DONE; of READ and WRITE */
+  uint64_t offset;
+  uint64_t bytes;
+  uint64_t job_seq;
+  uint64_t deadline_ns;
+  void (*on_complete)(void* user, const cald_completion* completion);
+  void* user;
+} cald_kv_desc;
 
 typedef struct cald_timing { /* durations in ns; 0 where not measured */
   uint32_t struct_size;
@@ -431,6 +589,32 @@ typedef struct cald_driver_table { /* "required" unless marked optional */
   /* Optional: advance a single-threaded device to `now_ns`; *next_ns is when it wants to be polled
    * again (CALD_NO_DEADLINE: nothing pending). */
   cald_status (*poll)(cald_session* session, uint64_t now_ns, uint64_t* next_ns, cald_error* err);
+
+  /* ---- 0.9; all optional ---- */
+
+  cald_status (*device_topology)(cald_device* device, cald_topology* out, cald_error* err);
+  cald_status (*buffer_rules)(cald_device* device, uint32_t domain, cald_buffer_rules* out,
+                              cald_error* err);
+  /* Preferred to buffer_h2d and buffer_d2h: says how much it moved. */
+  cald_status (*buffer_transfer)(cald_transfer* transfer, cald_error* err);
+  cald_status (*buffer_state)(cald_buffer* buffer, cald_buffer_state* out, cald_error* err);
+
+  /* Makes K sets known for a graph (ping/pong); the driver may map them once and for all. The
+   * array is CALL, its buffers HANDLE of the set. */
+  cald_status (*binding_set_make)(cald_model* model, uint32_t graph, const cald_binding* bindings,
+                                  uint32_t n_bindings, cald_binding_set** out, cald_error* err);
+  void (*binding_set_free)(cald_binding_set* set); /* no job holds it */
+
+  cald_status (*kv_info)(cald_model* model, cald_kv_info* out, cald_error* err);
+  cald_status (*kv_submit)(cald_session* session, const cald_kv_desc* desc, cald_job** out,
+                           cald_error* err);
+
+  /* The device's own trace. drain: *count is the room in `out` on the way in and the number
+   * written on the way out, oldest first; `info` may be NULL. */
+  cald_status (*trace_start)(cald_device* device, uint32_t capacity, cald_error* err);
+  cald_status (*trace_drain)(cald_device* device, cald_trace_event* out, uint32_t* count,
+                             cald_trace_info* info, cald_error* err);
+  cald_status (*trace_stop)(cald_device* device, cald_error* err);
 } cald_driver_table;
 
 /* Exported by the driver. `abi_requested` is calrt's version; a driver of another major answers
