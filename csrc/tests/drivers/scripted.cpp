@@ -243,11 +243,14 @@ void end(cald_job* job) {
   Script& s = script();
   const cald_job_desc desc = job->desc;
   cald_completion told{};
-  told.bytes_in = told.bytes_out = CALD_BYTES_UNKNOWN;
   int times = 0;
   {
     const std::scoped_lock lock(s.mutex);
-    told = {sizeof told, s.end_state, desc.job_seq + s.wrong_seq, s.end_status, 0};
+    told.struct_size = sizeof told;
+    told.state = s.end_state;
+    told.job_seq = desc.job_seq + s.wrong_seq;
+    told.status = s.end_status;
+    told.bytes_in = told.bytes_out = CALD_BYTES_UNKNOWN;
     times = s.completions;
     job->in_callback = true;
   }
