@@ -11,8 +11,11 @@
   X(cald_io) X(cald_graph) X(cald_artifact) X(cald_tensor) \
   X(cald_arch) X(cald_package) X(cald_load_options) X(cald_model_info) \
   X(cald_footprint) X(cald_option) X(cald_device_options) X(cald_device_info) \
+  X(cald_chip) X(cald_link) X(cald_topology) X(cald_buffer_rules) \
+  X(cald_transfer) X(cald_buffer_state) X(cald_trace_event) X(cald_trace_info) \
   X(cald_health) X(cald_cap) X(cald_counter) X(cald_binding) \
-  X(cald_completion) X(cald_job_desc) X(cald_timing) X(cald_driver_table)
+  X(cald_completion) X(cald_job_desc) X(cald_kv_info) X(cald_kv_desc) \
+  X(cald_timing) X(cald_driver_table)
 // clang-format on
 
 #ifdef __cplusplus

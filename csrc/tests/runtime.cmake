@@ -39,7 +39,9 @@ calrt_test(base)
 calrt_test(handle)
 calrt_test(abi)
 target_sources(abi_test PRIVATE abi_c11.c)
-target_compile_definitions(abi_test PRIVATE CALRT_ABI_LOCK="${CMAKE_CURRENT_SOURCE_DIR}/driver_abi.lock")
+target_compile_definitions(abi_test PRIVATE
+  CALRT_ABI_LOCK="${CMAKE_CURRENT_SOURCE_DIR}/driver_abi.lock"
+  CALRT_ABI_LOCK_0_1="${CMAKE_CURRENT_SOURCE_DIR}/abi/driver_abi_0_1.lock")
 calrt_runtime_test(driver_library)
 calrt_runtime_test(device)
 calrt_runtime_test(model)
