@@ -8,8 +8,8 @@
  *
  * What holds for every entry below:
  *   - it returns a status, fills the caller's error, and never exits, aborts or throws;
- *   - calrt serialises the calls on one handle (except job_query, job_wait, job_cancel), so there
- *     is no lock here; calls on different handles do run at the same time;
+ *   - calrt serialises the calls on one handle (except job_query, job_wait, job_cancel); calls on
+ *     different handles do run at the same time, so what two handles share is atomic or locked;
  *   - calrt closes children before parents, so no handle counts its users. */
 #include "null_driver.h"
 
@@ -28,7 +28,7 @@ cald_status null_fail(cald_error* err, cald_status code, const char* where, cons
     va_end(args);
     snprintf(err->where, sizeof err->where, "%s", where);
     err->code = code;
-    err->native_code = 0; /* a real driver puts the vendor's number here */
+    err->native_code = 0; /* a real driver puts the vendor's number here; calrt/status_map.h */
   }
   return code;
 }
@@ -50,6 +50,11 @@ void* null_alloc(const cald_device* device, uint64_t bytes) {
 void null_free(const cald_device* device, void* pointer) {
   const cald_host* host = device->driver->host;
   host->free(host->user, pointer);
+}
+
+uint64_t null_now(const cald_device* device) {
+  const cald_host* host = device->driver->host;
+  return host->now_ns(host->user);
 }
 
 /* ---- driver ------------------------------------------------------------------------------- */
@@ -85,6 +90,10 @@ static const cald_device_info kInfo = {
     .depth = 1,     /* jobs at once on a queue */
     .queue = 8,     /* jobs behind them; then submit answers QUEUE_FULL */
     .exclusive = 0, /* hardware that one process holds: 1 */
+    .id = "null:0", /* the same in every process and after a restart, e.g. a bus address */
+    .domains = CALD_DOMAIN_HOST,
+    .completion = CALD_COMPLETION_CALLBACK, /* only a blocking wait: CALD_COMPLETION_WAIT */
+    .clock = CALD_CLOCK_REAL,
 };
 
 static cald_status device_enumerate(cald_driver* driver, uint32_t index, cald_device_info* out,
@@ -114,18 +123,51 @@ static cald_status device_open(cald_driver* driver, const cald_device_options* o
   cald_device* device = driver->host->alloc(driver->host->user, sizeof *device, 64);
   if (device == NULL)
     return null_fail(err, CALD_OUT_OF_HOST_MEMORY, "device_open", "no memory for the device");
+  memset(device, 0, sizeof *device);
   device->driver = driver;
+  if (null_trace_init(&device->trace) != 0) {
+    null_free(device, device);
+    return null_fail(err, CALD_OUT_OF_HOST_MEMORY, "device_open", "no lock for the trace");
+  }
   *out = device;
   return CALD_OK;
 }
 
 static void device_close(cald_device* device) {
-  if (device != NULL) null_free(device, device);
+  if (device == NULL) return;
+  null_trace_fini(device);
+  null_free(device, device);
 }
 
 static cald_status device_info(cald_device* device, cald_device_info* out, cald_error* err) {
   (void)device, (void)err;
   null_answer(out, &kInfo, sizeof kInfo);
+  return CALD_OK;
+}
+
+/* What the device is made of, and with it what a load may ask for: calrt refuses a `parallel` that
+ * is not among the modes, or a `placement` that is not among the placements, by name. A package
+ * over two chips would have modes {"none", "tensor"} and placements {"chip:0", "chip:1",
+ * "chips:0+1"}, and links with their rates. Lists and strings live as long as the device. */
+static cald_status device_topology(cald_device* device, cald_topology* out, cald_error* err) {
+  (void)device, (void)err;
+  static const cald_chip chip = {.struct_size = sizeof chip, .index = 0, .name = "null"};
+  static const cald_chip* const chips[] = {&chip};
+  static const uint64_t session_chips[] = {1}; /* session 0 runs on chip 0 */
+  static const char* const modes[] = {"none"};
+  static const char* const placements[] = {"any"};
+  static const cald_topology topology = {
+      .struct_size = sizeof topology,
+      .n_chips = 1,
+      .chips = chips,
+      .n_sessions = 1,
+      .session_chips = session_chips,
+      .n_modes = 1,
+      .n_placements = 1,
+      .modes = modes,
+      .placements = placements,
+  };
+  null_answer(out, &topology, sizeof topology);
   return CALD_OK;
 }
 
@@ -160,159 +202,6 @@ static cald_status device_counters(cald_device* device, cald_counter* out, uint3
   return CALD_OK;
 }
 
-static cald_status session_open(cald_device* device, uint32_t index, cald_session** out,
-                                cald_error* err) {
-  if (index != 0)
-    return null_fail(err, CALD_OUT_OF_RANGE, "session_open", "session %u: there is 1", index);
-  cald_session* session = null_alloc(device, sizeof *session);
-  if (session == NULL)
-    return null_fail(err, CALD_OUT_OF_HOST_MEMORY, "session_open", "no memory for the session");
-  session->device = device;
-  *out = session;
-  return CALD_OK;
-}
-
-/* A real driver waits here for the running job and completes the queued ones as failed. */
-static void session_close(cald_session* session) {
-  if (session != NULL) null_free(session->device, session);
-}
-
-/* ---- buffers ------------------------------------------------------------------------------ */
-
-static cald_status buffer_alloc(cald_device* device, uint32_t domain, uint64_t bytes,
-                                uint64_t align, cald_buffer** out, cald_error* err) {
-  if (domain != CALD_DOMAIN_HOST)
-    return null_fail(err, CALD_UNSUPPORTED, "buffer_alloc", "domain %u: null has host memory (%u)",
-                     domain, CALD_DOMAIN_HOST);
-  const cald_host* host = device->driver->host;
-  cald_buffer* buffer = null_alloc(device, sizeof *buffer);
-  void* data = host->alloc(host->user, bytes, align);
-  if (buffer == NULL || data == NULL) {
-    host->free(host->user, data);
-    host->free(host->user, buffer);
-    return null_fail(err, CALD_OUT_OF_HOST_MEMORY, "buffer_alloc", "no %llu bytes of host memory",
-                     (unsigned long long)bytes);
-  }
-  memset(data, 0, bytes); /* another tenant's data must never show */
-  buffer->device = device;
-  buffer->data = data;
-  buffer->bytes = bytes;
-  buffer->domain = domain;
-  *out = buffer;
-  return CALD_OK;
-}
-
-static void buffer_free(cald_buffer* buffer) {
-  if (buffer == NULL) return;
-  null_free(buffer->device, buffer->data);
-  null_free(buffer->device, buffer);
-}
-
-/* Only for memory the host can address; UNSUPPORTED for a device domain. */
-static cald_status buffer_map(cald_buffer* buffer, void** out, cald_error* err) {
-  (void)err;
-  *out = buffer->data;
-  return CALD_OK;
-}
-
-static int inside(const cald_buffer* buffer, uint64_t offset, uint64_t bytes) {
-  return offset <= buffer->bytes && bytes <= buffer->bytes - offset; /* cannot overflow */
-}
-
-static cald_status buffer_h2d(cald_buffer* buffer, uint64_t offset, const void* src, uint64_t bytes,
-                              cald_error* err) {
-  if (!inside(buffer, offset, bytes))
-    return null_fail(err, CALD_OUT_OF_RANGE, "buffer_h2d", "%llu bytes at %llu of a buffer of %llu",
-                     (unsigned long long)bytes, (unsigned long long)offset,
-                     (unsigned long long)buffer->bytes);
-  memcpy((char*)buffer->data + offset, src, bytes);
-  return CALD_OK;
-}
-
-static cald_status buffer_d2h(cald_buffer* buffer, uint64_t offset, void* dst, uint64_t bytes,
-                              cald_error* err) {
-  if (!inside(buffer, offset, bytes))
-    return null_fail(err, CALD_OUT_OF_RANGE, "buffer_d2h", "%llu bytes at %llu of a buffer of %llu",
-                     (unsigned long long)bytes, (unsigned long long)offset,
-                     (unsigned long long)buffer->bytes);
-  memcpy(dst, (const char*)buffer->data + offset, bytes);
-  return CALD_OK;
-}
-
-/* ---- jobs --------------------------------------------------------------------------------- */
-
-/* A real driver queues the job and returns; its own thread runs it: copy inputs in, infer, copy
- * outputs out, then on_complete exactly once, then the state that job_wait sees. The bindings array
- * is gone after this call (CALL), the buffers in it stay until the end (UNTIL_DONE). */
-static cald_status submit(cald_session* session, const cald_job_desc* desc, cald_job** out,
-                          cald_error* err) {
-  if (desc->graph >= desc->model->info.n_graphs)
-    return null_fail(err, CALD_OUT_OF_RANGE, "submit", "graph %u: the model has %u", desc->graph,
-                     desc->model->info.n_graphs);
-  for (uint32_t i = 0; i < desc->n_bindings; ++i) {
-    const cald_binding* binding = &desc->bindings[i];
-    if (!inside(binding->buffer, binding->offset, binding->bytes))
-      return null_fail(err, CALD_OUT_OF_RANGE, "submit",
-                       "role %d: %llu bytes at %llu of a buffer of %llu", binding->role,
-                       (unsigned long long)binding->bytes, (unsigned long long)binding->offset,
-                       (unsigned long long)binding->buffer->bytes);
-  }
-  cald_job* job = null_alloc(session->device, sizeof *job);
-  if (job == NULL)
-    return null_fail(err, CALD_OUT_OF_HOST_MEMORY, "submit", "no memory for the job");
-  const cald_host* host = session->device->driver->host;
-  job->session = session;
-  job->timing.submitted_ns = host->now_ns(host->user);
-  *out = job;
-  if (desc->on_complete != NULL) { /* allowed before submit returns */
-    const cald_completion done = {.struct_size = sizeof done,
-                                  .state = CALD_JOB_DONE,
-                                  .job_seq = desc->job_seq,
-                                  .status = CALD_OK,
-                                  .bytes_in = CALD_BYTES_UNKNOWN,
-                                  .bytes_out = CALD_BYTES_UNKNOWN};
-    desc->on_complete(desc->user, &done);
-  }
-  return CALD_OK;
-}
-
-/* For a job that failed, `err` says why and the return value is still OK. */
-static cald_status job_query(cald_job* job, int32_t* state, cald_error* err) {
-  (void)job, (void)err;
-  *state = CALD_JOB_DONE;
-  return CALD_OK;
-}
-
-/* OK in any terminal state; WAIT_TIMEOUT at the deadline, which changes nothing. */
-static cald_status job_wait(cald_job* job, uint64_t deadline_ns, cald_error* err) {
-  (void)job, (void)deadline_ns, (void)err;
-  return CALD_OK;
-}
-
-static cald_status job_cancel(cald_job* job, cald_error* err) {
-  (void)job, (void)err;
-  return CALD_OK; /* it has ended already; a cancel of an ended job is no error */
-}
-
-static cald_status job_timing(cald_job* job, cald_timing* out, cald_error* err) {
-  (void)err;
-  null_answer(out, &job->timing, sizeof job->timing);
-  return CALD_OK;
-}
-
-static void job_destroy(cald_job* job) {
-  if (job != NULL) null_free(job->session->device, job);
-}
-
-/* For devices that move only when told, on virtual time. Leave it NULL if the device has its own
- * threads or hardware; it is here because null has every entry. */
-static cald_status poll(cald_session* session, uint64_t now_ns, uint64_t* next_ns,
-                        cald_error* err) {
-  (void)session, (void)now_ns, (void)err;
-  *next_ns = CALD_NO_DEADLINE;
-  return CALD_OK;
-}
-
 /* ---- the table ---------------------------------------------------------------------------- */
 
 static const cald_driver_table kTable = {
@@ -330,24 +219,35 @@ static const cald_driver_table kTable = {
     .device_health = device_health,
     .device_caps = device_caps,
     .device_counters = device_counters,
-    .session_open = session_open,
-    .session_close = session_close,
-    .buffer_alloc = buffer_alloc,
-    .buffer_free = buffer_free,
-    .buffer_map = buffer_map,
-    .buffer_h2d = buffer_h2d,
-    .buffer_d2h = buffer_d2h,
+    .session_open = null_session_open,
+    .session_close = null_session_close,
+    .buffer_alloc = null_buffer_alloc,
+    .buffer_free = null_buffer_free,
+    .buffer_map = null_buffer_map,
+    .buffer_h2d = null_buffer_h2d,
+    .buffer_d2h = null_buffer_d2h,
     .model_footprint = null_model_footprint,
     .model_load = null_model_load,
     .model_unload = null_model_unload,
     .model_info = null_model_info,
-    .submit = submit,
-    .job_query = job_query,
-    .job_wait = job_wait,
-    .job_cancel = job_cancel,
-    .job_timing = job_timing,
-    .job_destroy = job_destroy,
-    .poll = poll,
+    .submit = null_submit,
+    .job_query = null_job_query,
+    .job_wait = null_job_wait,
+    .job_cancel = null_job_cancel,
+    .job_timing = null_job_timing,
+    .job_destroy = null_job_destroy,
+    .poll = null_poll,
+    .device_topology = device_topology,
+    .buffer_rules = null_buffer_rules,
+    .buffer_transfer = null_buffer_transfer,
+    .buffer_state = null_buffer_state,
+    .binding_set_make = null_binding_set_make,
+    .binding_set_free = null_binding_set_free,
+    .kv_info = null_kv_info,
+    .kv_submit = null_kv_submit,
+    .trace_start = null_trace_start,
+    .trace_drain = null_trace_drain,
+    .trace_stop = null_trace_stop,
 };
 
 /* The only exported symbol. Another major of the ABI is another language: refuse it. */

@@ -120,7 +120,6 @@ cald_status null_model_load(cald_device* device, const cald_package* package,
     model->graphs[count] = copy_graph(device, package->graphs[i], options);
     if (model->graphs[count] == NULL) break;
     model->info.n_graphs = ++count;
-    continue;
   }
   uint32_t asked = 0;
   for (uint32_t i = 0; i < package->n_graphs; ++i)
@@ -144,6 +143,7 @@ cald_status null_model_load(cald_device* device, const cald_package* package,
   model->info.compute = options->compute;
   model->info.kv_dtype = options->kv_dtype;
   model->info.logits_dtype = options->logits_dtype;
+  model->layers = package->arch->layers;
   *out = model;
   return CALD_OK;
 }
@@ -158,5 +158,22 @@ void null_model_unload(cald_model* model) {
 cald_status null_model_info(cald_model* model, cald_model_info* out, cald_error* err) {
   (void)err;
   null_answer(out, &model->info, sizeof model->info);
+  return CALD_OK;
+}
+
+/* Which KV operations the loaded model can do, and how large a cell is. A driver that moves no KV
+ * leaves kv_info and kv_submit NULL. */
+cald_status null_kv_info(cald_model* model, cald_kv_info* out, cald_error* err) {
+  (void)err;
+  const cald_kv_info kv = {
+      .struct_size = sizeof kv,
+      .ops = CALD_KV_CLEAR | CALD_KV_LANE_COPY | CALD_KV_RANGE_COPY,
+      .lanes = model->info.lanes,
+      .cells = model->info.cells,
+      .dtype = model->info.kv_dtype,
+      .n_layers = model->layers,
+      .bytes_per_cell = 0, /* a cell of null holds nothing */
+  };
+  null_answer(out, &kv, sizeof kv);
   return CALD_OK;
 }
