@@ -19,14 +19,14 @@ ARROWS = {
     "layout": {"base"},
     "kv": {"base"},
     "sampling": {"base", "layout"},
-    "calrt": {"base", "layout"},
+    "calrt": {"base", "layout", "layers"},
     "engine": {"base", "layout", "kv", "sampling", "calrt"},
     "drivers": {"base", "layout"},
     "layers": {"base", "layout"},
     "bind": {"base", "layout", "kv", "sampling", "calrt", "engine"},
 }
 # The C headers of the ABI, which everyone may include, found below <layer>/include.
-ABI = {"calrt/driver.h", "calrt/status.inc"}
+ABI = {"calrt/driver.h", "calrt/driver_entries.inc", "calrt/status.inc"}
 
 
 def native_sources(folder: pathlib.Path) -> list[pathlib.Path]:
