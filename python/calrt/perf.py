@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of measurements, schema `calrt.perf/1` (rows: `calrt.perf_rows`): written as JSON lines, checked.
+
+A file is one JSON object per line, `kind` first: a `run`, then rows of any kind, then an `end` with the
+number of lines before it and the SHA-256 of their bytes. A file without its `end` is an unfinished run.
+
+    python -m calrt.perf validate FILE...     # exit 1 and one line per fault
+    python -m calrt.perf seal ROWS FILE       # bare rows of any program ("-": stdin) into a whole file
+    python -m calrt.perf schema               # docs/perf-1.schema.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+import sys
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any
+
+from calrt.perf_rows import KINDS, SCHEMA, End, Host, Row, Run, Sum, schema, schema_of_row
+
+__all__ = ["PerfWriter", "host", "new_run", "problems", "row_fault"]
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "integer": (int,),
+    "number": (int, float),
+    "string": (str,),
+    "array": (list,),
+    "object": (dict,),
+}
+
+
+def _fault(rule: dict[str, Any], value: Any, at: str) -> str | None:
+    """What is wrong with `value` by `rule` (the part of JSON Schema that `schema()` uses), or None."""
+    if "anyOf" in rule:
+        null, real = (value is None), [option for option in rule["anyOf"] if option != {"type": "null"}]
+        fault = None if null else _fault(real[0], value, at)
+        return fault and f"{fault} (or null, if it is not known)"
+    allowed = [rule["const"]] if "const" in rule else rule.get("enum")
+    if allowed is not None and value not in allowed:
+        return f"{at} is {value!r}: {' or '.join(map(repr, allowed))} is due"
+    kind: str | None = rule.get("type")
+    if kind is None:
+        return None
+    if not isinstance(value, _TYPES[kind]) or isinstance(value, bool):
+        return f"{at} is {value!r}: {'an' if kind[0] in 'aeiou' else 'a'} {kind} is due"
+    faults = {"string": _string_faults, "array": _array_faults, "object": _object_faults}
+    return next(filter(None, faults.get(kind, _number_faults)(rule, value, at)), None)
+
+
+def _number_faults(rule: dict[str, Any], value: Any, at: str) -> Iterator[str | None]:
+    if not math.isfinite(value):
+        yield f"{at} is {value!r}: a finite number is due"
+    if value < rule.get("minimum", -math.inf):
+        yield f"{at} is {value!r}: {rule['minimum']} or more is due"
+    if value <= rule.get("exclusiveMinimum", -math.inf):
+        yield f"{at} is {value!r}: more than {rule['exclusiveMinimum']} is due"
+
+
+def _string_faults(rule: dict[str, Any], value: Any, at: str) -> Iterator[str | None]:
+    if len(value) < rule.get("minLength", 0):
+        yield f"{at} is empty"
+    if not re.search(rule.get("pattern", ""), value):
+        yield f"{at} is {value!r}: {rule['pattern']} is due"
+
+
+def _array_faults(rule: dict[str, Any], value: Any, at: str) -> Iterator[str | None]:
+    yield from (_fault(rule["items"], item, f"{at}[{i}]") for i, item in enumerate(value))
+
+
+def _object_faults(rule: dict[str, Any], value: Any, at: str) -> Iterator[str | None]:
+    known, rest = rule.get("properties", {}), rule.get("additionalProperties", {})
+    prefix = f"{at}." if at else ""
+    yield from (f"{prefix}{name} is missing" for name in rule.get("required", ()) if name not in value)
+    for name, item in value.items():
+        if name not in known and rest is False:
+            yield f"{prefix}{name} is not a field; known: {', '.join(known)}"
+        yield _fault(known.get(name, rest or {}), item, f"{prefix}{name}")
+
+
+@functools.cache
+def _rules() -> dict[str, dict[str, Any]]:
+    return {kind: schema_of_row(cls) for kind, cls in KINDS.items()}
+
+
+def row_fault(row: Any) -> str | None:
+    """What is wrong with one row as it was read, or None."""
+    if not isinstance(row, dict) or next(iter(row), None) != "kind":
+        return "a row is an object whose first field is kind"
+    if row["kind"] not in KINDS:
+        return f"kind is {row['kind']!r}: one of {', '.join(KINDS)} is due"
+    fault = _fault(_rules()[row["kind"]], row, "")
+    if fault is None and row["kind"] == "bench":
+        value, limit, ratio = row["value"], row["limit"], row["ratio"]
+        due = value / limit if value is not None and limit else None
+        if (due is None) != (ratio is None) or (due and not math.isclose(due, ratio, rel_tol=1e-3)):
+            fault = f"ratio is {ratio!r}: value / limit = {due!r} is due"
+    return fault
+
+
+def _read(line: bytes) -> Any:
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        row = dict(items)
+        if len(row) != len(items):
+            raise ValueError("a field is there twice")
+        return row
+
+    def constant(name: str) -> float:
+        raise ValueError(f"{name} is no JSON number: null is due where nothing is known")
+
+    return json.loads(line, object_pairs_hook=pairs, parse_constant=constant)
+
+
+def problems(data: bytes, *, whole: bool = True) -> list[str]:
+    """What is wrong with a file, one text per fault, "line 3: ..."; empty if it is sound.
+
+    With `whole` the run at the beginning and the end with its count and SHA-256 must be there; without, bare
+    rows are enough.
+    """
+    found: list[str] = []
+    lines = data.split(b"\n")
+    if lines.pop() != b"":
+        found.append(f"line {len(lines) + 1}: cut short, a line ends with a newline")
+    kinds: list[str] = []
+    last: dict[str, Any] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            last = _read(line)
+            fault = row_fault(last)
+        except ValueError as wrong:
+            last, fault = {}, str(wrong)
+        if fault is not None:
+            found.append(f"line {number}: {fault}")
+        kinds.append(str(last.get("kind")) if isinstance(last, dict) else "")
+    if not whole:
+        return found
+    if not kinds or kinds[0] != "run":
+        found.append("line 1: the first row is a run")
+    found += [f"line {i}: {kind} may not stand here" for i, kind in enumerate(kinds, 1)
+              if (kind == "run" and i != 1) or (kind == "end" and i != len(kinds))]  # fmt: skip
+    if not kinds or kinds[-1] != "end":
+        return [*found, "the end is missing: an unfinished run, or a file cut short"]
+    before = b"".join(line + b"\n" for line in lines[:-1])
+    if last.get("lines") != len(lines) - 1:
+        found.append(f"line {len(lines)}: lines is {last.get('lines')!r}, but {len(lines) - 1} come before")
+    if last.get("sha256") != hashlib.sha256(before).hexdigest():
+        found.append(f"line {len(lines)}: sha256 is not that of the lines before")
+    return found
+
+
+# ---- writing ----------------------------------------------------------------------------------------
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    values = {"kind": row.kind, **dataclasses.asdict(row)}
+    if isinstance(row, Sum):
+        values.update(values.pop("values"))
+    return {name.rstrip("_"): value for name, value in values.items()}
+
+
+class PerfWriter:
+    """Writes a file row by row; each row is checked and lies on disk before `write` returns.
+
+    Use it in `with`, or `close()` it: that writes the `end`. After an exception in the `with` there is no
+    `end`, and so the file says that it is unfinished. Not thread-safe.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], run: Run) -> None:
+        self._file: IO[bytes] = open(path, "wb")  # noqa: SIM115 - closed by close()
+        self._sha256 = hashlib.sha256()
+        self._lines = 0
+        self.write(run)
+
+    def write(self, row: Row | dict[str, Any]) -> None:
+        """Appends a row; `ValueError` names the field that is wrong, and nothing is written then."""
+        self._write(row if isinstance(row, dict) else _plain(row))
+
+    def _write(self, row: dict[str, Any]) -> None:
+        fault = row_fault(row)
+        if fault is not None:
+            raise ValueError(f"{row.get('kind')}: {fault}")
+        line = json.dumps(row, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        self._file.write(line)
+        self._file.flush()
+        self._sha256.update(line)
+        self._lines += 1
+
+    def close(self) -> None:
+        """Writes the end and closes the file. Idempotent."""
+        if not self._file.closed:
+            self._write(_plain(End(self._lines, self._sha256.hexdigest())))
+            self._file.close()
+
+    def __enter__(self) -> PerfWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:
+            self.close()
+        self._file.close()
+
+
+def host() -> Host:
+    """This machine."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    try:
+        memory: int | None = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        memory = None
+    return Host(found[1] if found else platform.processor() or None, memory, platform.release() or None)
+
+
+def new_run(**fields: Any) -> Run:
+    """A run that begins now on this machine, with an id of its own."""
+    utc = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return Run(**{"run_id": uuid.uuid4().hex, "utc": utc, "host": host(), **fields})
+
+
+# ---- command line -----------------------------------------------------------------------------------
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """`python -m calrt.perf`; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m calrt.perf", description=f"Files of {SCHEMA}.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    validate = commands.add_parser("validate", help="check whole files")
+    validate.add_argument("file", nargs="+")
+    seal = commands.add_parser("seal", help="make a whole file of bare rows")
+    seal.add_argument("rows", help="JSON lines, - for standard input")
+    seal.add_argument("file")
+    commands.add_parser("schema", help="print the JSON Schema of a row")
+    args = parser.parse_args(arguments)
+    if args.command == "schema":
+        print(json.dumps(schema(), indent=1))
+        return 0
+    if args.command == "seal":
+        data = sys.stdin.buffer.read() if args.rows == "-" else Path(args.rows).read_bytes()
+        faults = problems(data, whole=False)
+        if not faults:
+            with PerfWriter(args.file, new_run()) as writer:
+                for line in data.splitlines():
+                    writer.write(_read(line))
+    else:
+        faults = [f"{name}: {text}" for name in args.file for text in problems(Path(name).read_bytes())]
+    print(*faults, sep="\n", end="\n" if faults else "", file=sys.stderr)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
