@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "bind/errors.h"
@@ -18,6 +19,8 @@ constexpr size_t kMostLines = 256;
 struct Line {
   int32_t level;
   std::string component, text;
+  uint64_t job_seq;
+  std::vector<uint64_t> requests;
 };
 
 struct Queue {
@@ -31,14 +34,37 @@ Queue& queue() {
   return *made;
 }
 
-void enqueue(int32_t level, const char* component, const char* text) {
+void enqueue(const LogRecord& record) {
   Queue& waiting = queue();
-  std::lock_guard lock(waiting.mutex);
-  if (waiting.lines.size() < kMostLines)
-    waiting.lines.push_back({level, component, text});
-  else
+  const std::lock_guard lock(waiting.mutex);
+  try {
+    if (waiting.lines.size() < kMostLines)
+      waiting.lines.push_back({record.level,
+                               record.component,
+                               record.text,
+                               record.job_seq,
+                               {record.requests.begin(), record.requests.end()}});
+    else
+      ++waiting.dropped;
+  } catch (const std::bad_alloc&) {
     ++waiting.dropped;
+  }
   logs_waiting.store(true, std::memory_order_release);
+}
+
+py::object text_of(const std::string& text) {
+  auto made = py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+  if (!made) throw py::error_already_set();
+  return made;
+}
+
+// (level, component, text, job_seq, requests), as calrt.logs takes them.
+py::tuple line_of(const Line& line) {
+  py::tuple requests(line.requests.size());
+  for (size_t i = 0; i < line.requests.size(); ++i) requests[i] = line.requests[i];
+  return py::make_tuple(line.level, text_of(line.component), text_of(line.text), line.job_seq,
+                        requests);
 }
 
 }  // namespace
@@ -50,19 +76,16 @@ void deliver_logs() {
   uint64_t dropped = 0;
   {
     Queue& waiting = queue();
-    std::lock_guard lock(waiting.mutex);
+    const std::lock_guard lock(waiting.mutex);
     lines.swap(waiting.lines);
     dropped = std::exchange(waiting.dropped, 0);
     logs_waiting.store(false, std::memory_order_release);
   }
-  py::error_scope pending;  // a logging handler's failure is not the caller's
+  const py::error_scope pending;  // a logging handler's failure is not the caller's
   try {
-    const py::object logger_of = py::module_::import("logging").attr("getLogger");
-    for (const Line& line : lines)
-      logger_of("calrt." + line.component).attr("log")(line.level, "%s", line.text);
-    if (dropped > 0)
-      logger_of("calrt").attr("warning")("%d native log lines were dropped: too many at once",
-                                         dropped);
+    py::list told;
+    for (const Line& line : lines) told.append(line_of(line));
+    py::module_::import("calrt.logs").attr("deliver")(told, dropped);
   } catch (py::error_already_set& error) {
     error.discard_as_unraisable("calrt's native log");
   }

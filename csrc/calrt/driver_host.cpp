@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "calrt/job.h"
 
 namespace calrt {
 namespace {
@@ -39,11 +40,10 @@ void host_free(void*, void* pointer) { std::free(pointer); }
 
 uint64_t host_now(void*) { return monotonic_ns(); }
 
-void host_log_job(void* user, int32_t level, uint64_t job_seq, const char* component,
-                  const char* text) {
+void host_log_job(void*, int32_t level, uint64_t job_seq, const char* component, const char* text) {
   if (text == nullptr) return;
-  const std::string with_job = "job " + std::to_string(job_seq) + ": " + clean_utf8(text, 4096);
-  host_log(user, level, component, with_job.c_str());
+  const std::string from = clean_utf8(component != nullptr ? component : "driver", 64);
+  log_job(level, from.c_str(), job_seq, clean_utf8(text, 4096).c_str());
 }
 
 }  // namespace

@@ -45,6 +45,12 @@ Result<void> check_submit(const Session& session, const Model& model, const Bind
 uint64_t stray_completions() { return strays.load(std::memory_order_relaxed); }
 uint64_t late_completions() { return late.load(std::memory_order_relaxed); }
 
+void log_job(int32_t level, const char* component, uint64_t job_seq, const char* text) {
+  std::vector<uint64_t> requests;
+  if (const auto control = JobSupervisor::get().find(job_seq)) requests = control->requests();
+  log_record({level, component, text, job_seq, requests});
+}
+
 const char* job_state_name(JobState state) {
   switch (state) {
     case JobState::CREATED:
@@ -90,6 +96,7 @@ Result<std::shared_ptr<Job>> Job::submit(const std::shared_ptr<Session>& session
   desc.model = model->handle();
   desc.n_bindings = static_cast<uint32_t>(bindings->bindings().size());
   desc.bindings = bindings->bindings().data();
+  desc.set = bindings->handle();
   desc.job_seq = job_seq;
   desc.deadline_ns = std::min(deadline_ns, now + kHardTimeoutNs);
   desc.on_complete = on_complete;
@@ -109,8 +116,8 @@ Result<std::shared_ptr<Job>> Job::submit(const std::shared_ptr<Session>& session
   if (!submitted.ok()) {
     if (supervisor.take(job_seq) == nullptr) {
       strays.fetch_add(1, std::memory_order_relaxed);
-      log_line(LOG_ERROR, table.name, "completed job %llu and then refused its submit",
-               (unsigned long long)job_seq);
+      log_job(LOG_ERROR, table.name, job_seq,
+              "the driver completed it and then refused its submit");
     }
     (void)control->abandon();
     return std::move(submitted).error();

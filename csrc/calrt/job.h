@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/result.h"
 #include "calrt/device.h"
@@ -28,6 +29,8 @@ const char* job_state_name(JobState state);
 class CompletionSink {
  public:
   virtual void completed(uint64_t job_seq, JobState state, int32_t status) noexcept = 0;
+  // Whom the job serves, for log lines about it; asked only when one is written, before the end.
+  virtual std::vector<uint64_t> requests(uint64_t /*job_seq*/) noexcept { return {}; }
 
  protected:
   ~CompletionSink() = default;
@@ -75,6 +78,9 @@ class Job : public std::enable_shared_from_this<Job> {
   std::shared_ptr<JobControl> control_;
   uint64_t job_seq_ = 0;
 };
+
+// A log line about a job, with its number and whom it serves; the job need not live any more.
+void log_job(int32_t level, const char* component, uint64_t job_seq, const char* text);
 
 // Completions that drivers sent for no running job (a second one, or an unknown tag): counted and
 // dropped, since the process began.

@@ -85,6 +85,11 @@ bool JobControl::wait(uint64_t until_ns) {
   return true;
 }
 
+std::vector<uint64_t> JobControl::requests() {
+  const std::scoped_lock lock(mutex_);
+  return sink_ != nullptr ? sink_->requests(job_seq_) : std::vector<uint64_t>();
+}
+
 Error JobControl::error() {
   const std::scoped_lock calls(call_mutex_);
   if (!detailed_ && state() != JobState::LOST && handle() != nullptr) {

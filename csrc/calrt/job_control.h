@@ -18,6 +18,7 @@
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "calrt/driver_handle.h"
 #include "calrt/job.h"
@@ -46,6 +47,8 @@ class JobControl {
   void lose();
   // True once terminal, false at `until_ns`.
   bool wait(uint64_t until_ns);
+  // Whom it serves, as its sink says; empty once the sink has been told.
+  std::vector<uint64_t> requests();
   // How it failed, for people. Only after a terminal state other than DONE.
   Error error();
   Result<cald_timing> timing();
@@ -84,6 +87,8 @@ class JobSupervisor {
   void arm(const JobControl& control);
   // Ends the supervision; null if the tag is unknown or was taken before.
   std::shared_ptr<JobControl> take(uint64_t job_seq);
+  // Null if the tag is unknown or was taken.
+  std::shared_ptr<JobControl> find(uint64_t job_seq);
   // Gives back what an answered job held: at once if the driver is through with it, else later.
   void dispose(JobResources resources);
   // The same, always on the supervisor's thread.

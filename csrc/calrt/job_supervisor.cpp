@@ -57,6 +57,12 @@ std::shared_ptr<JobControl> JobSupervisor::take(uint64_t job_seq) {
   return control;
 }
 
+std::shared_ptr<JobControl> JobSupervisor::find(uint64_t job_seq) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = jobs_.find(job_seq);
+  return found != jobs_.end() ? found->second : nullptr;
+}
+
 void JobSupervisor::dispose(JobResources resources) {
   if (!settled(resources)) dispose_later(std::move(resources));
 }

@@ -47,13 +47,17 @@ TEST(ill_formed_text_is_made_safe) {
 static std::string heard;
 
 TEST(log_goes_to_the_sink) {
-  set_log_sink([](int32_t level, const char* component, const char* text) {
-    heard = std::to_string(level) + component + text;
+  set_log_sink([](const LogRecord& record) {
+    heard = std::to_string(record.level) + record.component + record.text;
+    heard += std::to_string(record.job_seq) + "/" + std::to_string(record.requests.size());
   });
   log_line(LOG_WARNING, "part", "n=%d", 5);
-  CHECK(heard == "30partn=5");
+  CHECK(heard == "30partn=50/0");
   log_text(LOG_INFO, nullptr, nullptr);
-  CHECK(heard == "20?");
+  CHECK(heard == "20?0/0");
+  const uint64_t requests[2] = {8, 9};
+  log_record({LOG_ERROR, "x", "y", 7, requests});
+  CHECK(heard == "40xy7/2");
   set_log_sink(nullptr);
 }
 

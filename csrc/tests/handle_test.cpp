@@ -99,7 +99,7 @@ TEST(a_destroy_that_throws_does_not_end_the_process) {
   cald_driver_table table{};
   table.name = "test";
   table.model_unload = [](cald_model*) { throw std::runtime_error("no"); };
-  set_log_sink([](int32_t, const char*, const char*) { ++freed; });
+  set_log_sink([](const LogRecord&) { ++freed; });
   freed = 0;
   {
     const ModelHandle handle({reinterpret_cast<cald_model*>(&a), &table});
