@@ -22,6 +22,7 @@ void bind_package(py::module_& m);
 void bind_kv(py::module_& m);
 void bind_job(py::module_& m);
 void bind_model(py::module_& m);
+void bind_buffer(py::module_& m);
 void bind_device(py::module_& m);
 void bind_engine(py::module_& m);
 

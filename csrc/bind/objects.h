@@ -40,6 +40,18 @@ struct PyLane {  // "Lane"
   std::shared_ptr<engine::LaneLease> lease;
 };
 
+// A buffer's wrapper keeps its memory until the last memoryview is gone, closed or not.
+struct PyBuffer {  // "Buffer"
+  std::shared_ptr<Buffer> buffer;
+  bool closed = false, exported = false;
+  ~PyBuffer() { drop_without_gil(buffer); }
+
+  Buffer& open() const {
+    if (closed) raise(fail(Status::INVALID_STATE, "the buffer is closed"));
+    return *buffer;
+  }
+};
+
 // Memory somebody keeps alive, read as a tensor.
 struct PyTensor {                     // "Tensor"
   std::shared_ptr<const void> owner;  // of the memory; a view of the tensor owns it too
@@ -59,6 +71,9 @@ struct PyTensor {                     // "Tensor"
 // The tensor of one role of a graph in a binding set; `rows` replaces the first dimension if > 0.
 PyTensor tensor_of(const std::shared_ptr<BindingSet>& set, const cald_io& io, uint64_t rows,
                    bool writable);
+
+// The bit of a domain's name, or InvalidArgumentError with the names there are.
+uint32_t domain_from_name(const std::string& name);
 
 py::dict describe_io(const cald_io& io);
 py::list describe_layout(const cald_layout& layout);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device, Session and Buffer over the driver ABI. A child holds its parent; close() is idempotent.
+// Device and Session over the driver ABI. A child holds its parent; close() is idempotent.
 // All methods are thread-safe and may block; none may be called with the GIL held for long.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "calrt/buffer.h"
 #include "calrt/driver_handle.h"
 #include "calrt/driver_library.h"
 #include "calrt/slot.h"
@@ -19,32 +20,6 @@
 namespace calrt {
 
 class Device;
-
-// One allocation in one memory domain. Freed with the last owner (a view counts as an owner).
-class Buffer {
- public:
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  uint64_t bytes() const { return bytes_; }
-  uint32_t domain() const { return domain_; }
-  // Address for the host, null when the domain is not addressable. Valid as long as the Buffer.
-  void* data() const { return data_; }
-  cald_buffer* handle() const { return handle_.get().pointer; }
-  // OUT_OF_RANGE, with the numbers, when [offset, offset + bytes) is not inside. Thread-safe.
-  Result<void> write(uint64_t offset, const void* src, uint64_t bytes);
-  Result<void> read(uint64_t offset, void* dst, uint64_t bytes) const;
-
- private:
-  friend class Device;
-  Buffer() = default;
-  std::shared_ptr<Device> device_;  // before handle_: the parent goes last
-  BufferHandle handle_;
-  mutable std::mutex mutex_;
-  void* data_ = nullptr;
-  uint64_t bytes_ = 0;
-  uint32_t domain_ = 0;
-};
 
 // An execution queue of a device.
 class Session {
