@@ -12,10 +12,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calrt import tokenizer as tokenizer_module
 from calrt.detokenizer import Detokenizer
 from calrt.gguf import GgufError, GgufMetadata, parse_gguf, read_gguf
 from calrt.package_build import build_package
@@ -282,18 +284,51 @@ def test_broken_vocabularies() -> None:
         Tokenizer.from_gguf(metadata(missing))
     merge = bpe_metadata()
     merge["tokenizer.ggml.merges"][0] = "q zq"
-    with pytest.raises(GgufError, match="vocabulary cannot be used"):
+    with pytest.raises(GgufError, match=r"merges\[0\] is 'q zq', but tokenizer\.ggml\.tokens has no 'zq'"):
         Tokenizer.from_gguf(metadata(merge))
-    byte = spm_metadata()
-    byte["tokenizer.ggml.tokens"][5] = "<0xZZ>"
-    with pytest.raises(GgufError, match="token 5 is a byte token, but its text is '<0xZZ>'"):
-        Tokenizer.from_gguf(metadata(byte))
+    for text in ("<0xZZ>", "<0x+A>", "<0x A>"):
+        byte = spm_metadata()
+        byte["tokenizer.ggml.tokens"][5] = text
+        with pytest.raises(GgufError, match="token 5 is a byte token, but its text is '<0x"):
+            Tokenizer.from_gguf(metadata(byte))
+    for key, numbers in (("token_type", np.full(384, np.nan, np.float32)), ("scores", np.zeros(384, bool))):
+        wrong = spm_metadata() | {f"tokenizer.ggml.{key}": numbers}
+        with pytest.raises(
+            GgufError, match=rf"tokenizer\.ggml\.{key} is an array of {numbers.dtype}; wanted"
+        ):
+            Tokenizer.from_gguf(metadata(wrong))
+    long = spm_metadata()
+    long["tokenizer.ggml.tokens"][300] = "a" * 1024
+    assert Tokenizer.from_gguf(metadata(long)).token_text(300) == "a" * 1024
+    long["tokenizer.ggml.tokens"][300] = "a" * 1025
+    with pytest.raises(
+        GgufError, match=r"tokenizer\.ggml\.tokens\[300\] has 1,025 characters, at most 1,024"
+    ):
+        Tokenizer.from_gguf(metadata(long))
     scores = spm_metadata()
     del scores["tokenizer.ggml.scores"]
     with pytest.raises(GgufError, match=r"tokenizer\.ggml\.scores is missing"):
         Tokenizer.from_gguf(metadata(scores))
     with pytest.raises(GgufError, match=r"tokenizer\.ggml\.tokens is empty"):
         Tokenizer.from_gguf(metadata({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": []}))
+
+
+def test_a_panic_of_the_library_is_a_refusal() -> None:
+    class PanicException(BaseException):  # what a panic looks like from Python: no Exception
+        pass
+
+    class Panics:
+        def encode_batch_fast(self, *_: object, **__: object) -> None:
+            raise PanicException("index out of range")
+
+    with pytest.raises(GgufError, match="the text cannot be encoded: index out of range"):
+        tokenizer_module._encode(Panics(), "x")
+
+    def stopped(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):  # and nothing else is held back
+        tokenizer_module._engine(stopped)
 
 
 def test_the_missing_library_is_named() -> None:

@@ -7,9 +7,10 @@ comes with `pip install calrt[serve]`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from calrt.gguf import GgufError, GgufMetadata, parse_gguf
@@ -274,18 +275,28 @@ def _library() -> Any:
     return tokenizers
 
 
+@contextlib.contextmanager
+def _library_errors(what: str) -> Iterator[None]:
+    """What the library raises as a `GgufError`: a bare Exception, or a panic, which is not even that."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise GgufError(f"{what}: {error}") from None
+        raise
+
+
 def _engine(build: Callable[[Any], Any]) -> Any:
     library = _library()
-    try:
+    with _library_errors("the vocabulary cannot be used"):
         return build(library)
-    except Exception as error:  # the library raises a bare Exception
-        raise GgufError(f"the vocabulary cannot be used: {error}") from None
 
 
 def _encode(engine: Any, text: str) -> list[int]:
     # Of the library's calls only those for batches let other Python threads run meanwhile; the fast one
     # does not count where in the text each token stands.
-    return list(engine.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+    with _library_errors("the text cannot be encoded"):
+        return list(engine.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 def _bpe_encoder(vocabulary: Vocabulary) -> Callable[[str], list[int]]:
@@ -298,8 +309,13 @@ def _bpe_encoder(vocabulary: Vocabulary) -> Callable[[str], list[int]]:
     if missing is not None and vocabulary.unk is None:
         raise GgufError(f"tokenizer.ggml.tokens lacks the byte-level letter {missing!r}")
     pairs: list[tuple[str, str]] = []
-    for merge in vocabulary.merges:
+    for number, merge in enumerate(vocabulary.merges):
         left, _, right = merge.partition(" ")
+        if left not in ids or right not in ids or left + right not in ids:
+            lost = next(text for text in (left, right, left + right) if text not in ids)
+            raise GgufError(
+                f"tokenizer.ggml.merges[{number}] is {merge!r}, but tokenizer.ggml.tokens has no {lost!r}"
+            )
         pairs.append((left, right))
 
     def build(lib: Any) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 
 from calrt.gguf import GgufError, GgufMetadata
 
+_MAX_TOKEN = 1024  # characters; the longest known has 256
+_BYTE_TEXT = re.compile("<0x[0-9A-Fa-f]{2}>")
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
 # Models that name no end-of-turn id still end their turns with one of these control tokens.
@@ -69,8 +72,11 @@ def read_vocabulary(metadata: GgufMetadata) -> Vocabulary:
     count = len(tokens)
     if count == 0:
         raise GgufError("tokenizer.ggml.tokens is empty")
-    kinds = _per_token(metadata, "tokenizer.ggml.token_type", count, np.int64)
-    scores = _per_token(metadata, "tokenizer.ggml.scores", count, np.float64)
+    length, longest = max((len(text), index) for index, text in enumerate(tokens))
+    if length > _MAX_TOKEN:  # the splits of a token cost its length squared
+        raise GgufError(f"tokenizer.ggml.tokens[{longest}] has {length:,} characters, at most {_MAX_TOKEN:,}")
+    kinds = _per_token(metadata, "tokenizer.ggml.token_type", count, "iu", np.int64)
+    scores = _per_token(metadata, "tokenizer.ggml.scores", count, "iuf", np.float64)
     if spm and not scores:
         raise GgufError("tokenizer.ggml.scores is missing; an SPM vocabulary needs it")
     pre = metadata.text("tokenizer.ggml.pre", "default")
@@ -102,13 +108,19 @@ def read_vocabulary(metadata: GgufMetadata) -> Vocabulary:
     )
 
 
-def _per_token(metadata: GgufMetadata, key: str, count: int, dtype: Any) -> Any:
-    """The numbers a file gives for each token as a list, empty when it gives none."""
+def _per_token(metadata: GgufMetadata, key: str, count: int, kinds: str, dtype: Any) -> Any:
+    """The numbers a file gives for each token as a list, empty when it gives none.
+
+    `kinds` are numpy's letters for the kinds of number that may be there.
+    """
     values = metadata.numbers(key, None)
     if values is None:
         return []
     if len(values) != count:
         raise GgufError(f"{key} has {len(values):,} entries, tokenizer.ggml.tokens has {count:,}")
+    if values.dtype.kind not in kinds:
+        wanted = "integers" if kinds == "iu" else "numbers"
+        raise GgufError(f"{key} is an array of {values.dtype}; wanted {wanted}")
     return values.astype(dtype).tolist()
 
 
@@ -161,9 +173,6 @@ def _spm_bytes(vocabulary: Vocabulary) -> list[bytes]:
 
 def byte_token_value(text: str, index: int) -> int:
     """The byte a token such as `<0x0A>` stands for. Raises `GgufError` naming the token."""
-    if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
-        try:
-            return int(text[3:5], 16)
-        except ValueError:
-            pass
+    if _BYTE_TEXT.fullmatch(text):
+        return int(text[3:5], 16)
     raise GgufError(f"token {index} is a byte token, but its text is {text!r}, not <0xNN>")
