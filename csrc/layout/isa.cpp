@@ -8,7 +8,7 @@
 namespace calrt {
 namespace {
 
-constexpr Isa kFastestFirst[] = {Isa::AVX512BF16, Isa::AVX2, Isa::PORTABLE};
+constexpr Isa kFastestFirst[] = {Isa::AVX512BF16, Isa::AVX2, Isa::NEON, Isa::PORTABLE};
 
 }  // namespace
 
@@ -18,6 +18,8 @@ const char* isa_name(Isa isa) {
       return "avx512bf16";
     case Isa::AVX2:
       return "avx2";
+    case Isa::NEON:
+      return "neon";
     case Isa::PORTABLE:
       break;
   }
@@ -35,9 +37,13 @@ bool isa_usable(Isa isa) {
              __builtin_cpu_supports("avx512bf16");
     case Isa::AVX2:
       return avx2;
+    case Isa::NEON:
     case Isa::PORTABLE:
       break;
   }
+#endif
+#ifdef CALRT_NEON
+  if (isa == Isa::NEON) return true;  // a part of every AArch64
 #endif
   return isa == Isa::PORTABLE;
 }

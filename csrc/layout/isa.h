@@ -10,7 +10,7 @@
 
 namespace calrt {
 
-enum class Isa : int32_t { PORTABLE = 0, AVX2 = 1, AVX512BF16 = 2 };
+enum class Isa : int32_t { PORTABLE = 0, AVX2 = 1, AVX512BF16 = 2, NEON = 3 };
 
 const char* isa_name(Isa isa);
 // Compiled in, and both the CPU and the operating system support it. Thread-safe.

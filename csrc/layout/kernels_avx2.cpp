@@ -1,9 +1,63 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layout/kernels.h"
 #include "layout/kernels_impl.h"
+#include "layout/kernels_x86.h"
 
 namespace calrt {
+namespace {
 
-const ConvertKernels kConvertAvx2 = {bf16_from_f32_loop, f32_from_bf16_loop};
+struct Avx2 {
+  static constexpr size_t kLanes = 16;
+  static constexpr bool kStreams = true;
+  static constexpr size_t kAlign = 32;
+
+  // Eight rounded values, each in the low half of its 32 bits.
+  static __m256i round(const float* src) {
+    const __m256i bits = _mm256_loadu_si256((const __m256i*)src);
+    const __m256i high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i bias = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, bias), 16);
+    const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+    const __m256i nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7f800000));
+    const __m256i sign = _mm256_and_si256(high, _mm256_set1_epi32(0x8000));
+    const __m256i quiet = _mm256_or_si256(sign, _mm256_set1_epi32(0x7fc0));
+    return _mm256_blendv_epi8(rounded, quiet, nan);
+  }
+  static __m256i narrowed(const float* src) {
+    // Packing works within halves of a register; the permutation puts the quarters in order.
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(round(src), round(src + 8)), 0xd8);
+  }
+  static __m256i widened(const uint16_t* src) {
+    const __m128i halves = _mm_loadu_si128((const __m128i*)src);
+    return _mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16);
+  }
+
+  static void narrow(const float* src, uint16_t* dst) {
+    _mm256_storeu_si256((__m256i*)dst, narrowed(src));
+  }
+  static void narrow_stream(const float* src, uint16_t* dst) {
+    _mm256_stream_si256((__m256i*)dst, narrowed(src));
+  }
+  static void widen(const uint16_t* src, float* dst) {
+    _mm256_storeu_si256((__m256i*)dst, widened(src));
+    _mm256_storeu_si256((__m256i*)(dst + 8), widened(src + 8));
+  }
+  static void widen_stream(const uint16_t* src, float* dst) {
+    _mm256_stream_si256((__m256i*)dst, widened(src));
+    _mm256_stream_si256((__m256i*)(dst + 8), widened(src + 8));
+  }
+  static void widen8(const uint16_t* src, float* dst) {
+    widen_eight(_mm_loadu_si128((const __m128i*)src), dst);
+  }
+  static void fence() { _mm_sfence(); }
+  static void transpose(const uint16_t* src, size_t src_step, float* dst, size_t dst_step) {
+    transpose_block(src, src_step, dst, dst_step);
+  }
+};
+
+}  // namespace
+
+const ConvertKernels kConvertAvx2 = Convert<Avx2>::kernels();
 
 }  // namespace calrt

@@ -1,36 +1,144 @@
 // SPDX-License-Identifier: Apache-2.0
-// The conversion loops. Included once by each kernels_<isa>.cpp, which is compiled with that set's
-// flags; everything here has internal linkage and uses no inline library function, so that the
-// linker cannot pick code for one instruction set into another.
+// The conversion loops over a set of vector operations. Included once by each kernels_<isa>.cpp,
+// which is compiled with that set's flags; everything here has internal linkage and uses no inline
+// library function, so that the linker cannot pick code for one instruction set into another.
+//
+// A set V has
+//   kLanes                     elements of one step of narrow() and widen()
+//   kStreams, kAlign           whether *_stream exist, and the alignment in bytes they need
+//   narrow, widen(src, dst)    convert kLanes elements, any alignment
+//   narrow_stream, widen_stream(src, dst), fence()
+//   widen8(src, dst)           converts eight
+//   transpose(src, src_step, dst, dst_step)   kBlockRows x kBlockColumns, widened
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
+#include "layout/kernels.h"
+
 namespace {
+
+constexpr size_t kBlockRows = 4, kBlockColumns = 8;
+// Ahead of a stream's loads; the hardware's own prefetch stops at each page.
+constexpr size_t kPrefetchBytes = 4096;
+constexpr size_t kPrefetchRuns = 16;
 
 // Integer arithmetic only: hardware BF16 conversion flushes subnormals, and a NaN whose payload
 // lies in the dropped half must not become an infinity.
-inline uint16_t round_one(uint32_t bits) {
+inline void narrow_one(const float* src, uint16_t* dst) {
+  uint32_t bits;
+  memcpy(&bits, src, sizeof bits);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const uint32_t quiet = ((bits >> 16) & 0x8000u) | 0x7fc0u;
-  return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+  const uint16_t half = (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+  memcpy(dst, &half, sizeof half);
 }
 
-void bf16_from_f32_loop(const float* src, uint16_t* dst, size_t n) {
-  for (size_t i = 0; i < n; ++i) {
-    uint32_t bits;
-    memcpy(&bits, src + i, sizeof bits);
-    dst[i] = round_one(bits);
-  }
+inline void widen_one(const uint16_t* src, float* dst) {
+  uint16_t half;
+  memcpy(&half, src, sizeof half);
+  const uint32_t bits = (uint32_t)half << 16;
+  memcpy(dst, &bits, sizeof bits);
 }
 
-void f32_from_bf16_loop(const uint16_t* src, float* dst, size_t n) {
-  for (size_t i = 0; i < n; ++i) {
-    const uint32_t bits = (uint32_t)src[i] << 16;
-    memcpy(dst + i, &bits, sizeof bits);
-  }
+// Elements before the first one that a streaming store may write; n if there is none.
+template <class V, class T>
+size_t elements_to_alignment(const T* dst, size_t n) {
+  const size_t bytes = (size_t)(-(uintptr_t)dst & (V::kAlign - 1));
+  const size_t head = bytes / sizeof(T);
+  return bytes % sizeof(T) != 0 || head > n ? n : head;
 }
+
+template <class V>
+struct Convert {
+  static void narrow(const float* src, uint16_t* dst, size_t n, bool stream) {
+    size_t i = 0;
+    if constexpr (V::kStreams) {
+      const size_t head = stream ? elements_to_alignment<V>(dst, n) : n;
+      if (head < n) {
+        for (; i < head; ++i) narrow_one(src + i, dst + i);
+        for (; i + V::kLanes <= n; i += V::kLanes) {
+          __builtin_prefetch((const char*)(src + i) + kPrefetchBytes);
+          V::narrow_stream(src + i, dst + i);
+        }
+        V::fence();
+      }
+    }
+    for (; i + V::kLanes <= n; i += V::kLanes) V::narrow(src + i, dst + i);
+    for (; i < n; ++i) narrow_one(src + i, dst + i);
+  }
+
+  static void widen(const uint16_t* src, float* dst, size_t n, bool stream) {
+    size_t i = 0;
+    if constexpr (V::kStreams) {
+      const size_t head = stream ? elements_to_alignment<V>(dst, n) : n;
+      if (head < n) {
+        for (; i < head; ++i) widen_one(src + i, dst + i);
+        for (; i + V::kLanes <= n; i += V::kLanes) {
+          __builtin_prefetch((const char*)(src + i) + kPrefetchBytes);
+          V::widen_stream(src + i, dst + i);
+        }
+        V::fence();
+      }
+    }
+    for (; i + V::kLanes <= n; i += V::kLanes) V::widen(src + i, dst + i);
+    for (; i < n; ++i) widen_one(src + i, dst + i);
+  }
+
+  // A run of known length needs no loop.
+  template <size_t Run, bool Stream>
+  static void widen_tiles(const uint16_t* src, size_t src_step, float* dst, size_t dst_step,
+                          size_t count) {
+    constexpr size_t kVectors = Run / V::kLanes * V::kLanes;
+    for (size_t k = 0; k < count; ++k, src += src_step, dst += dst_step) {
+      __builtin_prefetch((const char*)src + kPrefetchRuns * src_step * sizeof *src);
+      for (size_t i = 0; i < kVectors; i += V::kLanes) {
+        if constexpr (Stream)
+          V::widen_stream(src + i, dst + i);
+        else
+          V::widen(src + i, dst + i);
+      }
+      for (size_t i = kVectors; i < Run; i += 8) V::widen8(src + i, dst + i);
+    }
+    if constexpr (Stream) V::fence();
+  }
+
+  template <size_t Run>
+  static void widen_tiles(const uint16_t* src, size_t src_step, float* dst, size_t dst_step,
+                          size_t count, bool stream) {
+    if constexpr (V::kStreams && Run % V::kLanes == 0) {
+      if (stream && (((uintptr_t)dst | dst_step * sizeof *dst) & (V::kAlign - 1)) == 0)
+        return widen_tiles<Run, true>(src, src_step, dst, dst_step, count);
+    }
+    widen_tiles<Run, false>(src, src_step, dst, dst_step, count);
+  }
+
+  static void widen_runs(const uint16_t* src, size_t src_step, float* dst, size_t dst_step,
+                         size_t run, size_t count, bool stream) {
+    // The tile sizes of known devices; any other runs the general loop.
+    if (run == 8) return widen_tiles<8>(src, src_step, dst, dst_step, count, stream);
+    if (run == 16) return widen_tiles<16>(src, src_step, dst, dst_step, count, stream);
+    if (run == 32) return widen_tiles<32>(src, src_step, dst, dst_step, count, stream);
+    for (size_t k = 0; k < count; ++k) widen(src + k * src_step, dst + k * dst_step, run, stream);
+  }
+
+  static void widen_transposed(const uint16_t* src, size_t src_step, float* dst, size_t dst_step,
+                               size_t rows, size_t columns) {
+    const size_t whole_rows = rows - rows % kBlockRows;
+    const size_t whole_columns = columns - columns % kBlockColumns;
+    for (size_t c = 0; c < whole_columns; c += kBlockColumns)
+      for (size_t r = 0; r < whole_rows; r += kBlockRows)
+        V::transpose(src + c * src_step + r, src_step, dst + r * dst_step + c, dst_step);
+    for (size_t c = 0; c < columns; ++c)
+      for (size_t r = c < whole_columns ? whole_rows : 0; r < rows; ++r)
+        widen_one(src + c * src_step + r, dst + r * dst_step + c);
+  }
+
+  static constexpr calrt::ConvertKernels kernels() {
+    return {narrow, widen, widen_runs, widen_transposed};
+  }
+};
 
 }  // namespace

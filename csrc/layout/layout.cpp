@@ -227,6 +227,11 @@ std::optional<std::vector<uint64_t>> plain_strides(const cald_layout& layout, ui
   return strides;
 }
 
+uint64_t largest_part(const cald_axis& axis, uint64_t size) {
+  const uint64_t part = (size - 1) / axis.divisor;
+  return axis.modulus != 0 && axis.modulus - 1 < part ? axis.modulus - 1 : part;
+}
+
 Result<void> check_injective(const cald_layout& layout, uint64_t element_size) {
   std::vector<const cald_axis*> axes;
   for (uint32_t k = 0; k < layout.n_axes; ++k) {

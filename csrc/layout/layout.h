@@ -37,6 +37,8 @@ cald_layout undetermined_layout(uint64_t bytes);
 uint64_t layout_offset(const cald_layout& layout, const uint64_t* index);
 // One stride per dimension when plain strides can express the layout.
 std::optional<std::vector<uint64_t>> plain_strides(const cald_layout& layout, uint32_t rank);
+// The largest value of an axis' (index / divisor) % modulus over a dimension of `size` > 0.
+uint64_t largest_part(const cald_axis& axis, uint64_t size);
 // Fails with the two axes that overlap; the error's `where` is then "injective".
 Result<void> check_injective(const cald_layout& layout, uint64_t element_size);
 

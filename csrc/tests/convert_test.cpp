@@ -8,20 +8,61 @@
 #include "check.h"
 #include "layout/isa.h"
 #include "layout/kernels.h"
-#include "layout/layout.h"
+#include "layout/kernels_impl.h"
 
 using calrt::ConvertKernels;
 using calrt::Isa;
 
 namespace {
 
+// The widest set's shape in plain C++: its loops run where its instructions do not exist.
+struct Emulated512 {
+  static constexpr size_t kLanes = 32, kAlign = 64;
+  static constexpr bool kStreams = true;
+  static inline int misaligned = 0;
+
+  static void narrow(const float* src, uint16_t* dst) {
+    for (size_t i = 0; i < kLanes; ++i) narrow_one(src + i, dst + i);
+  }
+  static void widen(const uint16_t* src, float* dst) {
+    for (size_t i = 0; i < kLanes; ++i) widen_one(src + i, dst + i);
+  }
+  static void narrow_stream(const float* src, uint16_t* dst) {
+    misaligned += reinterpret_cast<uintptr_t>(dst) % kAlign != 0;
+    narrow(src, dst);
+  }
+  static void widen_stream(const uint16_t* src, float* dst) {
+    misaligned += reinterpret_cast<uintptr_t>(dst) % kAlign != 0;
+    widen(src, dst);
+  }
+  static void fence() {}
+  static void widen8(const uint16_t* src, float* dst) {
+    for (size_t i = 0; i < 8; ++i) widen_one(src + i, dst + i);
+  }
+  static void transpose(const uint16_t* src, size_t src_step, float* dst, size_t dst_step) {
+    for (size_t r = 0; r < kBlockRows; ++r)
+      for (size_t c = 0; c < kBlockColumns; ++c)
+        widen_one(src + c * src_step + r, dst + r * dst_step + c);
+  }
+};
+const ConvertKernels kEmulated512 = Convert<Emulated512>::kernels();
+
 std::vector<const ConvertKernels*> all_kernels() {
-  std::vector<const ConvertKernels*> all = {&calrt::kConvertPortable};
+  std::vector<const ConvertKernels*> all = {&calrt::kConvertPortable, &kEmulated512};
 #ifdef CALRT_X86
   if (calrt::isa_usable(Isa::AVX2)) all.push_back(&calrt::kConvertAvx2);
   if (calrt::isa_usable(Isa::AVX512BF16)) all.push_back(&calrt::kConvertAvx512);
 #endif
+#ifdef CALRT_NEON
+  if (calrt::isa_usable(Isa::NEON)) all.push_back(&calrt::kConvertNeon);
+#endif
   return all;
+}
+
+uint32_t bits_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  return bits;
 }
 
 float value(uint32_t bits) {
@@ -46,8 +87,8 @@ TEST(every_bf16_there_and_back) {
   std::vector<float> wide(65536);
   for (uint32_t i = 0; i < 65536; ++i) all[i] = static_cast<uint16_t>(i);
   for (const ConvertKernels* k : all_kernels()) {
-    k->f32_from_bf16(all.data(), wide.data(), all.size());
-    k->bf16_from_f32(wide.data(), back.data(), wide.size());
+    k->f32_from_bf16(all.data(), wide.data(), all.size(), false);
+    k->bf16_from_f32(wide.data(), back.data(), wide.size(), false);
     for (uint32_t i = 0; i < 65536; ++i) {
       uint32_t bits;
       std::memcpy(&bits, &wide[i], 4);
@@ -57,15 +98,18 @@ TEST(every_bf16_there_and_back) {
   }
 }
 
+// Each of the 65,536 upper halves, so every sign, exponent and kind of NaN, with a lower half at
+// and around the tie; twice, as the stores can also go around the caches.
 TEST(every_rounding_edge) {
   std::vector<float> wide(65536);
   std::vector<uint16_t> got(65536);
   for (const ConvertKernels* k : all_kernels())
-    for (uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
-      for (uint32_t i = 0; i < 65536; ++i) wide[i] = value(i << 16 | low);
-      k->bf16_from_f32(wide.data(), got.data(), wide.size());
-      for (uint32_t i = 0; i < 65536; ++i) CHECK(got[i] == nearest(i << 16 | low));
-    }
+    for (bool stream : {false, true})
+      for (uint32_t low : {0u, 1u, 0x3fffu, 0x7fffu, 0x8000u, 0x8001u, 0xc000u, 0xffffu}) {
+        for (uint32_t i = 0; i < 65536; ++i) wide[i] = value(i << 16 | low);
+        k->bf16_from_f32(wide.data(), got.data(), wide.size(), stream);
+        for (uint32_t i = 0; i < 65536; ++i) CHECK(got[i] == nearest(i << 16 | low));
+      }
 }
 
 TEST(known_values) {
@@ -79,31 +123,88 @@ TEST(known_values) {
   CHECK(calrt::f32_from_bf16(0x4049) == value(0x40490000));
 }
 
-TEST(every_tail_and_offset) {
-  constexpr size_t kRoom = 67 + 67 + 2;
+// Every length, every element offset of source and destination from a cache line's start; what
+// lies beside the destination stays as it was.
+TEST(every_length_and_offset) {
+  constexpr size_t kLongest = 67, kRoom = 32 + kLongest + 32;
+  alignas(64) float wide[kRoom], wide_out[kRoom];
+  alignas(64) uint16_t half[kRoom], half_out[kRoom];
+  for (size_t i = 0; i < kRoom; ++i) {
+    // NaNs and infinities among the rest, at a stride that shares no factor with any lane count.
+    wide[i] = value(i % 7 == 3 ? 0x7f800000u + static_cast<uint32_t>(i % 3)
+                               : 0x3f800000u + static_cast<uint32_t>(i) * 0x12345u);
+    half[i] = static_cast<uint16_t>(0x7f60u + i * 3);
+  }
   for (const ConvertKernels* k : all_kernels())
-    for (size_t n = 0; n <= 67; ++n)
-      for (size_t offset = 0; offset <= 67; ++offset) {
-        float wide[kRoom], wide_out[kRoom];
-        uint16_t half[kRoom], half_out[kRoom];
-        for (size_t i = 0; i < kRoom; ++i) {
-          wide[i] = value(0x3f800000u + static_cast<uint32_t>(i) * 0x1234u);
-          half[i] = static_cast<uint16_t>(0x4000u + i);
-          wide_out[i] = -1.0f;
-          half_out[i] = 0xabcd;
+    for (bool stream : {false, true})
+      for (size_t n = 0; n <= kLongest; ++n)
+        for (size_t from = 0; from < 32; ++from)
+          for (size_t to = 0; to < 32; ++to) {
+            std::memset(wide_out, 0xa5, sizeof wide_out);
+            std::memset(half_out, 0xa5, sizeof half_out);
+            k->bf16_from_f32(wide + from, half_out + to, n, stream);
+            k->f32_from_bf16(half + from, wide_out + to, n, stream);
+            bool good = true;
+            for (size_t i = 0; i < kRoom; ++i) {
+              const bool written = i >= to && i < to + n;
+              const size_t at = i - to + from;
+              good &= half_out[i] == (written ? nearest(bits_of(wide[at])) : 0xa5a5);
+              good &= bits_of(wide_out[i]) == (written ? uint32_t{half[at]} << 16 : 0xa5a5a5a5u);
+            }
+            CHECK(good);
+          }
+  CHECK(Emulated512::misaligned == 0);
+}
+
+// Runs and transposed blocks of every small size against one element at a time.
+TEST(runs_and_transposed_blocks) {
+  std::vector<uint16_t> src(4096);
+  for (size_t i = 0; i < src.size(); ++i) src[i] = static_cast<uint16_t>(i * 31);
+  constexpr size_t kRoom = 8192;
+  alignas(64) static float got[kRoom], want[kRoom];
+  const auto same = [&] { return std::memcmp(got, want, sizeof got) == 0; };
+  for (const ConvertKernels* k : all_kernels())
+    for (size_t run = 0; run <= 40; ++run)
+      for (size_t count : {0, 1, 2, 5, 9, 17})
+        for (size_t gap : {0, 1, 8, 24}) {
+          for (bool stream : {false, true}) {
+            std::memset(got, 0, sizeof got);
+            std::memset(want, 0, sizeof want);
+            const size_t step = run + gap;
+            for (size_t c = 0; c < count; ++c)
+              for (size_t i = 0; i < run; ++i)
+                want[16 + c * (run + 16) + i] = value(uint32_t{src[c * step + i]} << 16);
+            k->f32_from_bf16_runs(src.data(), step, got + 16, run + 16, run, count, stream);
+            CHECK(same());
+          }
+          std::memset(got, 0, sizeof got);
+          std::memset(want, 0, sizeof want);
+          const size_t step = count + gap;  // here count rows, run columns
+          for (size_t r = 0; r < count; ++r)
+            for (size_t c = 0; c < run; ++c)
+              want[3 + r * (run + 5) + c] = value(uint32_t{src[c * step + r]} << 16);
+          k->f32_from_bf16_transposed(src.data(), step, got + 3, run + 5, count, run);
+          CHECK(same());
         }
-        k->bf16_from_f32(wide + offset, half_out + offset, n);
-        k->f32_from_bf16(half + offset, wide_out + offset, n);
-        bool good = true;
-        for (size_t i = 0; i < kRoom; ++i) {
-          const bool written = i >= offset && i < offset + n;
-          uint32_t bits;
-          std::memcpy(&bits, wide + i, 4);
-          good = good && half_out[i] == (written ? nearest(bits) : 0xabcd);
-          good = good && wide_out[i] == (written ? value(uint32_t{half[i]} << 16) : -1.0f);
-        }
-        CHECK(good);
-      }
+  CHECK(Emulated512::misaligned == 0);
+}
+
+// Larger than the caches: the public functions choose the streaming stores by themselves.
+TEST(arrays_larger_than_the_caches) {
+  size_t n = 1 << 20;
+  while (!calrt::outgrows_caches(n * sizeof(uint16_t))) n *= 2;
+  n += 13;
+  std::vector<float> wide(n + 1, 1.0f);
+  std::vector<uint16_t> half(n + 1, 0);
+  for (size_t i = 0; i < n; ++i) wide[i] = value(static_cast<uint32_t>(i) * 0x9e3779b9u);
+  calrt::bf16_from_f32(wide.data(), half.data() + 1, n);
+  bool good = half[0] == 0;
+  for (size_t i = 0; i < n; ++i) good &= half[i + 1] == nearest(bits_of(wide[i]));
+  CHECK(good);
+  calrt::f32_from_bf16(half.data() + 1, wide.data() + 1, n);
+  good = true;
+  for (size_t i = 0; i < n; ++i) good &= bits_of(wide[i + 1]) == uint32_t{half[i + 1]} << 16;
+  CHECK(good);
 }
 
 TEST(isa_is_pinned_by_name) {
@@ -124,35 +225,4 @@ TEST(isa_is_pinned_by_name) {
     CHECK(!calrt::selected_isa().ok());
   }
   unsetenv("CALRT_ISA");
-}
-
-TEST(unpack_any_layout) {
-  const uint64_t shape[] = {3, 5, 7};
-  std::vector<float> dense(105), got(105);
-  for (size_t i = 0; i < dense.size(); ++i) dense[i] = static_cast<float>(i) * 0.5f;
-  for (int32_t dtype : {CALD_F32, CALD_BF16}) {
-    const uint64_t size = dtype == CALD_F32 ? 4 : 2;
-    const std::vector<cald_layout> layouts = {
-        *calrt::linear_layout(dtype, {3, 5, 7}), *calrt::linear_layout(dtype, {3, 5, 7}, {3, 6, 8}),
-        *calrt::strided_layout(dtype, {3, 5, 7}, {size * 35, size, size * 5}),
-        *calrt::tiled_layout(dtype, {3, 5, 7}, 2, 4, {0, -1, 1, -2})};
-    for (const cald_layout& layout : layouts) {
-      std::vector<unsigned char> packed(layout.bytes, 0xff);
-      for (uint64_t i = 0; i < 105; ++i) {
-        const uint64_t index[] = {i / 35, i / 7 % 5, i % 7};
-        const uint16_t half = calrt::bf16_from_f32(dense[i]);
-        const void* element = dtype == CALD_F32 ? static_cast<const void*>(&dense[i]) : &half;
-        std::memcpy(packed.data() + calrt::layout_offset(layout, index), element, size);
-      }
-      std::fill(got.begin(), got.end(), -1.0f);
-      CHECK(calrt::unpack_f32(layout, dtype, shape, 3, packed.data(), got.data()).ok());
-      CHECK(got == dense);
-    }
-  }
-  const auto refused = calrt::unpack_f32(calrt::undetermined_layout(64), CALD_F32, shape, 3,
-                                         dense.data(), got.data());
-  CHECK(!refused.ok() && refused.error().code == calrt::Status::UNSUPPORTED);
-  CHECK(!calrt::unpack_f32(*calrt::linear_layout(CALD_I32, {3, 5, 7}), CALD_I32, shape, 3,
-                           dense.data(), got.data())
-             .ok());
 }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 calrt_test(layout)
+calrt_test(pack)
 calrt_test(package)
 
 # The published JSON Schema is generated from the table that checks manifests.
