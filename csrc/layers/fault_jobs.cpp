@@ -45,6 +45,7 @@ struct FaultJobs::Job {
   cald_completion completion{};  // as it will be told
   bool arrived = false;          // the driver has told it
   bool released = false;         // nothing holds it any more
+  bool closing = false;          // its session is: told on the spot
   bool told = false;             // the caller has been told
   bool changed = false;          // it ended otherwise than the driver knows
   bool gone = false;             // never told any more
@@ -188,7 +189,8 @@ void FaultJobs::arrive(const JobPtr& job, const cald_completion* completion) {
       pair = pair || (other != job && other->waits_for_next());
     if (!pair) return;
   }
-  if (effect.delay_ms > 0 || effect.thread || completes_by(CALD_COMPLETION_POLL))
+  const bool later = effect.delay_ms > 0 || effect.thread || completes_by(CALD_COMPLETION_POLL);
+  if (later && !job->closing)
     tell_at(job, t_ns, lock);
   else
     tell(job, lock);
@@ -388,7 +390,8 @@ void FaultJobs::poll(Call& call) {
   if (call.status != CALD_OK || !completes_by(CALD_COMPLETION_POLL)) return;
   Lock lock(mutex_);
   std::vector<JobPtr> due;
-  std::erase_if(later_, [&](const auto& entry) {
+  // By name: clang before 16 captures no structured binding by itself.
+  std::erase_if(later_, [&due, session = session, now_ns = now_ns](const auto& entry) {
     if (entry.second->session != session || entry.first > now_ns) return false;
     due.push_back(entry.second);
     return true;
@@ -402,8 +405,7 @@ void FaultJobs::session_close(Call& call) {
   cald_session* const session = std::get<0>(call.of<&Table::session_close>());
   Lock lock(mutex_);
   for (const JobPtr& job : of(session)) {
-    job->released = true;  // what the driver tells while it closes is told at once
-    job->effect.delay_ms = 0;
+    job->released = job->closing = true;  // what the driver tells while it closes is told at once
     if (job->arrived && !job->effect.drop) tell(job, lock);
   }
   lock.unlock();
