@@ -5,49 +5,119 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "base/sha256.h"
 #include "bind/arguments.h"
 #include "bind/errors.h"
 #include "bind/module.h"
 #include "layout/convert.h"
+#include "layout/pack.h"
 
 namespace calrt::bind {
 namespace {
 
 constexpr py::ssize_t kReleaseAt = 4096;  // elements from which letting go of the GIL pays
 
-py::array target_of(const py::array& source, int32_t dtype, const py::object& out) {
-  const std::vector<py::ssize_t> shape(source.shape(), source.shape() + source.ndim());
-  if (out.is_none()) return py::array(numpy_dtype(dtype), shape);
+// An array as its fields, which numpy's own calls would take longer to tell than a short
+// conversion.
+const py::detail::PyArray_Proxy& fields(const py::array& array) {
+  return *py::detail::array_proxy(array.ptr());
+}
+
+bool has_dtype(const py::array& array, int32_t dtype, const py::dtype& expected) {
+  return fields(array).descr == expected.ptr() || dtype_of(array) == dtype;
+}
+
+bool is_dense(const py::array& array) { return (fields(array).flags & py::array::c_style) != 0; }
+
+std::string text(const py::handle& value) { return std::string(py::str(value)); }
+
+// First byte of an array and the one after its last; strides may be negative.
+std::pair<const char*, const char*> reach(const py::array& array) {
+  const auto& f = fields(array);
+  const char *low = f.data, *high = f.data + array.itemsize();
+  for (int d = 0; d < f.nd; ++d) {
+    if (f.dimensions[d] == 0) return {f.data, f.data};
+    const py::ssize_t last = (f.dimensions[d] - 1) * f.strides[d];
+    (last < 0 ? low : high) += last;
+  }
+  return {low, high};
+}
+
+py::array target_of(const char* name, const py::array& source, int32_t dtype,
+                    const py::object& out) {
+  const auto& from = fields(source);
+  const py::dtype expected = numpy_dtype(dtype);
+  if (out.is_none())
+    return py::array(expected,
+                     std::vector<py::ssize_t>(from.dimensions, from.dimensions + from.nd));
   if (!py::isinstance<py::array>(out))
     raise(fail(Status::INVALID_ARGUMENT, "out is a %s: an array is due",
                Py_TYPE(out.ptr())->tp_name));
   auto array = py::reinterpret_borrow<py::array>(out);
-  if (dtype_of(array) != dtype)
-    raise(fail(Status::DTYPE_MISMATCH, "out has dtype %s: %s is due",
-               std::string(py::str(array.dtype())).c_str(),
+  const auto& to = fields(array);
+  if (!has_dtype(array, dtype, expected))
+    raise(fail(Status::DTYPE_MISMATCH, "out has dtype %s: %s is due", text(array.dtype()).c_str(),
                dtype == CALD_F32 ? "float32" : "bfloat16"));
-  if (array.ndim() != source.ndim() || !std::equal(shape.begin(), shape.end(), array.shape()))
+  if (to.nd != from.nd || !std::equal(from.dimensions, from.dimensions + from.nd, to.dimensions))
     raise(fail(Status::SHAPE_MISMATCH, "out has shape %s: %s is due",
-               std::string(py::str(out.attr("shape"))).c_str(),
-               std::string(py::str(source.attr("shape"))).c_str()));
-  if (!(array.flags() & py::array::c_style) || !array.writeable())
+               text(out.attr("shape")).c_str(), text(source.attr("shape")).c_str()));
+  if (!is_dense(array) || !array.writeable())
     raise(fail(Status::INVALID_ARGUMENT, "out must be C-contiguous and writable"));
+  const auto [from_low, from_high] = reach(source);
+  const auto [to_low, to_high] = reach(array);
+  if (from_low < to_high && to_low < from_high)
+    raise(fail(Status::INVALID_ARGUMENT,
+               "out and %s share memory: their elements differ in size, so none can be converted "
+               "in place",
+               name));
   return array;
 }
 
-template <class Convert>
-void run(py::ssize_t n, Convert&& convert) {
-  if (n < kReleaseAt) return convert();
-  without_gil(convert);
-}
-
-py::array contiguous(const py::array& array) {
-  return py::module_::import("numpy").attr("ascontiguousarray")(array).attr("reshape")(
-      array.attr("shape"));
+// Converts an array of any strides, dense as a whole, or row by row: a row whose elements are
+// apart goes through a buffer that fits the first-level cache. Nothing is allocated per element.
+template <class From, class To>
+void convert(const py::array& source, py::array& target, void (*kernel)(const From*, To*, size_t)) {
+  const auto& from = fields(source);
+  auto* to = reinterpret_cast<To*>(py::detail::array_proxy(target.ptr())->data);
+  const py::ssize_t n = source.size();
+  const auto all = [&] {
+    if (n == 0) return;
+    if (is_dense(source))
+      return kernel(reinterpret_cast<const From*>(from.data), to, static_cast<size_t>(n));
+    const int last = from.nd - 1;  // an array that is not dense has a dimension
+    const py::ssize_t columns = from.dimensions[last], step = from.strides[last];
+    std::vector<py::ssize_t> index(static_cast<size_t>(from.nd), 0);
+    const char* row = from.data;
+    for (py::ssize_t done = 0; done < n; done += columns, to += columns) {
+      if (step == static_cast<py::ssize_t>(sizeof(From))) {
+        kernel(reinterpret_cast<const From*>(row), to, static_cast<size_t>(columns));
+      } else {
+        constexpr py::ssize_t kPiece = 512;
+        From piece[kPiece];
+        for (py::ssize_t c = 0; c < columns; c += kPiece) {
+          const py::ssize_t count = std::min(kPiece, columns - c);
+          for (py::ssize_t i = 0; i < count; ++i)
+            std::memcpy(piece + i, row + (c + i) * step, sizeof *piece);
+          kernel(piece, to + c, static_cast<size_t>(count));
+        }
+      }
+      for (int d = last; d-- > 0;) {
+        auto& at = index[static_cast<size_t>(d)];
+        row += from.strides[d];
+        if (++at < from.dimensions[d]) break;
+        row -= at * from.strides[d];
+        at = 0;
+      }
+    }
+  };
+  if (n < kReleaseAt) return all();
+  without_gil(all);
 }
 
 py::array narrow(const py::object& a, const py::object& out) {
@@ -56,28 +126,57 @@ py::array narrow(const py::object& a, const py::object& out) {
     source = py::reinterpret_borrow<py::array>(a);
   else
     source = py::array(py::module_::import("numpy").attr("asarray")(a, py::arg("dtype") = "f4"));
-  if (dtype_of(source) != CALD_F32)
+  if (!has_dtype(source, CALD_F32, numpy_dtype(CALD_F32)))
     raise(fail(Status::DTYPE_MISMATCH, "a has dtype %s: float32 is due (a.astype(numpy.float32))",
-               std::string(py::str(source.dtype())).c_str()));
-  py::array result = target_of(source, CALD_BF16, out);
-  source = contiguous(source);
-  const auto* from = static_cast<const float*>(source.data());
-  auto* to = static_cast<uint16_t*>(result.mutable_data());
-  run(source.size(), [&] { bf16_from_f32(from, to, static_cast<size_t>(source.size())); });
+               text(source.dtype()).c_str()));
+  py::array result = target_of("a", source, CALD_BF16, out);
+  convert<float, uint16_t>(source, result, bf16_from_f32);
   return result;
 }
 
-py::array widen(const py::array& b, const py::object& out) {
-  if (dtype_of(b) != CALD_BF16)
+py::array widen(const py::object& b, const py::object& out) {
+  if (!py::isinstance<py::array>(b))
+    raise(fail(Status::INVALID_ARGUMENT, "b is a %s: an array of bfloat16 is due",
+               Py_TYPE(b.ptr())->tp_name));
+  const auto source = py::reinterpret_borrow<py::array>(b);
+  if (!has_dtype(source, CALD_BF16, numpy_dtype(CALD_BF16)))
     raise(fail(Status::DTYPE_MISMATCH,
                "b has dtype %s: bfloat16 is due (calrt.bf16.view() for uint16 bits)",
-               std::string(py::str(b.dtype())).c_str()));
-  py::array result = target_of(b, CALD_F32, out);
-  const py::array source = contiguous(b);
-  const auto* from = static_cast<const uint16_t*>(source.data());
-  auto* to = static_cast<float*>(result.mutable_data());
-  run(source.size(), [&] { f32_from_bf16(from, to, static_cast<size_t>(source.size())); });
+               text(source.dtype()).c_str()));
+  py::array result = target_of("b", source, CALD_F32, out);
+  convert<uint16_t, float>(source, result, f32_from_bf16);
   return result;
+}
+
+// The keys of Tensor.layout, back into a layout of `bytes`.
+cald_layout layout_of(const py::sequence& axes, uint64_t bytes) {
+  if (py::len(axes) > CALD_MAX_AXES)
+    raise(fail(Status::SHAPE_MISMATCH, "layout has %zu axes: %d are the most", py::len(axes),
+               CALD_MAX_AXES));
+  cald_layout layout{};
+  layout.bytes = bytes;
+  for (const py::handle& item : axes) {
+    const auto axis = py::cast<py::dict>(item);
+    layout.axes[layout.n_axes++] = {
+        py::cast<uint32_t>(axis["dim"]),     0,
+        py::cast<uint64_t>(axis["divisor"]), py::cast<uint64_t>(axis["modulus"]),
+        py::cast<uint64_t>(axis["extent"]),  py::cast<uint64_t>(axis["stride"])};
+  }
+  return layout;
+}
+
+py::array unpack(const py::array& memory, const py::sequence& layout, py::array_t<float> out) {
+  if (!is_dense(memory) || !is_dense(out) || !out.writeable())
+    raise(fail(Status::INVALID_ARGUMENT, "memory and out must be C-contiguous, out writable"));
+  const cald_layout axes = layout_of(layout, static_cast<uint64_t>(memory.nbytes()));
+  const int32_t dtype = dtype_of(memory);
+  const std::vector<uint64_t> shape(out.shape(), out.shape() + out.ndim());
+  const void* from = memory.data();
+  float* to = out.mutable_data();
+  unwrap(without_gil([&] {
+    return unpack_f32(axes, dtype, shape.data(), static_cast<uint32_t>(shape.size()), from, to);
+  }));
+  return out;
 }
 
 Result<std::string> sha256_file(const std::string& path) {
@@ -111,6 +210,11 @@ void bind_convert(py::module_& m) {
         "calrt.bf16.from_f32.");
   m.def("bf16_to_f32", &widen, py::arg("b"), py::arg("out") = py::none(),
         "bfloat16 to float32, exact. See calrt.bf16.to_f32.");
+  m.def("unpack_f32", &unpack, py::arg("memory"), py::arg("layout"), py::arg("out").noconvert(),
+        "A tensor of float32 or bfloat16 that lies in `memory` by the axes of `layout` (as "
+        "Tensor.layout), copied into `out` (float32, of the tensor's shape, C-contiguous, "
+        "writable), which is returned.\n\nCalrtError where the axes reach beyond `memory` or "
+        "make no layout.");
   m.def(
       "sha256_file",
       [](const std::string& path) {

@@ -1,8 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """BF16 and float32 arrays, bit-identical to ml_dtypes and as fast as memory allows.
 
-Conversion rounds to nearest, ties to even; NaN stays NaN with its sign; subnormals are kept. BF16 arrays have
-dtype `ml_dtypes.bfloat16`.
+A bfloat16 is the upper half of an IEEE 754 binary32. With `u` the 32 bits of a float32, the nearest bfloat16,
+ties to even, is
+
+    (u + 0x7FFF + ((u >> 16) & 1)) >> 16         for every u that is not a NaN
+    ((u >> 16) & 0x8000) | 0x7FC0                for a NaN: it stays one, with its sign
+
+(IEEE 754-2019 §4.3.1, roundTiesToEven, on the integer encoding; the quiet NaN is the one ml_dtypes gives.)
+Subnormals are kept, and what rounds beyond the largest finite bfloat16, 3.3895e38, becomes infinity. The way
+back, `u = half << 16`, is exact for every value.
+
+BF16 arrays have dtype `ml_dtypes.bfloat16`, here `dtype`. Each call works in one thread, without the GIL from
+4,096 elements on, by the kernel that `calrt.isa()` names; the environment's CALRT_ISA pins it (one of
+`calrt.isas()`). Nothing but the result is allocated, and with `out=` nothing.
 """
 
 from __future__ import annotations
@@ -23,27 +34,37 @@ dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 
 
 def from_f32(a: npt.ArrayLike, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-    """float32 to bfloat16, any shape.
+    """float32 to the nearest bfloat16, any shape, ties to even.
 
-    `a` is a float32 array (copied first if it is not contiguous) or a list of numbers. `out`, if given, is a
-    C-contiguous, writable bfloat16 array of the same shape, and is returned. Raises `InvalidArgumentError`
-    for other dtypes: float64 would be rounded twice, so convert it yourself.
+    `a` is a float32 array of any strides in the machine's byte order, or a list of numbers, which is made
+    float32 first. The result has its shape and is a new C-contiguous array of the caller's, or `out`: a
+    C-contiguous, writable bfloat16 array of the same shape that shares no memory with `a`, filled and
+    returned.
+
+    Raises `InvalidArgumentError` where `a` or `out` is not so: float64 would be rounded twice, so convert it
+    yourself. `MemoryError` where the result cannot be had.
     """
     return _core.bf16_from_f32(a, out)
 
 
 def to_f32(b: npt.NDArray[Any], out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
-    """bfloat16 to float32, exact, any shape.
+    """bfloat16 to float32, any shape, exact.
 
-    `b` is a bfloat16 array (copied first if it is not contiguous); `view()` makes one of uint16 bits. `out`,
-    if given, is a C-contiguous, writable float32 array of the same shape, and is returned. Raises
-    `InvalidArgumentError` for other dtypes, float16 among them.
+    `b` is a bfloat16 array of any strides in the machine's byte order; `view()` makes one of uint16 bits. The
+    result has its shape and is a new C-contiguous array of the caller's, or `out`: a C-contiguous, writable
+    float32 array of the same shape that shares no memory with `b`, filled and returned.
+
+    Raises `InvalidArgumentError` where `b` or `out` is not so, float16 among them: its bits are another
+    format's. `MemoryError` where the result cannot be had.
     """
     return _core.bf16_to_f32(b, out)
 
 
 def view(u16: npt.NDArray[np.uint16]) -> npt.NDArray[Any]:
-    """The bits of a uint16 array as bfloat16, without a copy. `InvalidArgumentError` for other dtypes."""
+    """The bits of a uint16 array as bfloat16: the same memory, shape and strides, writable if `u16` is.
+
+    The result keeps `u16` alive. Raises `InvalidArgumentError` for other dtypes, such as another byte order.
+    """
     if not isinstance(u16, np.ndarray) or u16.dtype != np.dtype(np.uint16):
         found = u16.dtype if isinstance(u16, np.ndarray) else type(u16).__name__
         raise InvalidArgumentError(f"u16 is {found}: a uint16 array is due", Status.DTYPE_MISMATCH)
