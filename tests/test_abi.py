@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -56,6 +57,17 @@ def test_the_entry_list_is_the_table() -> None:
     assert [*head, *(name for name, *_ in entries)] == STRUCTS["cald_driver_table"]
     minor = int(re.search(r"#define CALD_ABI_MINOR (\d+)", HEADER.read_text())[1])  # type: ignore[index]
     assert all(1 <= int(since) <= minor for _, _, since, _ in entries)
+
+
+def test_the_page_has_every_entry() -> None:
+    spec = importlib.util.spec_from_file_location("abi_entries", ROOT / "tools/abi_entries.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.PAGE.read_text() == tool.page(), "run tools/abi_entries.py"
+    listed = re.findall(r"^\| `(\w+)` \| (?:required|optional) \|", tool.page(), re.MULTILINE)
+    assert listed == STRUCTS["cald_driver_table"][4:]
 
 
 C11 = ["-std=c11", "-xc"]

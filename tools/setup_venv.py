@@ -12,6 +12,7 @@ import tempfile
 import time
 
 BUILD = ["scikit-build-core>=0.11", "pybind11>=3.1", "nlohmann-json>=3.12", "ninja>=1.11"]
+BUILD += ["tomli>=2; python_version < '3.11'"]  # tools/status_map.py
 CXX20 = "#include <span>\n#include <version>\ntemplate <class T> concept C = requires(T t) { t.x; };\n"
 
 

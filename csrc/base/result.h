@@ -18,6 +18,8 @@ struct Error {
   std::string message;    // what was wrong, with the numbers
   std::string where;      // entry or stage
   bool unmapped = false;  // native_code is a number that calrt has no meaning for
+  // Then the class of the entry that answered it; null: the code's own.
+  const char* status_class = nullptr;
 };
 
 // One line for people, both numbers shown: "KV_NO_CAPACITY (calrt 17, native 9): message".

@@ -3,18 +3,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 
-#include "base/utf8.h"
 #include "calrt/driver_host.h"
 
 namespace calrt {
 namespace {
-
-constexpr uint32_t kMaxListed = 4096;  // caps or counters; more is a driver's mistake
-
-std::string text_of(const char* text) {
-  return text != nullptr ? clean_utf8(text, 1024) : std::string();
-}
 
 // What follows the driver in a spec: all digits are a device's index, anything else its config.
 struct Spec {
@@ -44,47 +38,38 @@ Result<Spec> parse_spec(const std::string& text) {
   return spec;
 }
 
-// The two-step protocol of the driver's lists: ask for the number, then for the entries.
-template <class T, class Ask>
-Result<std::vector<T>> list_of(const char* where, const T& blank, Ask&& ask) {
-  uint32_t count = 0;
-  CALRT_TRY(ask(nullptr, &count));
-  for (int attempt = 0; attempt < 4; ++attempt) {
-    if (count > kMaxListed)
-      return Error{Status::INTERNAL, 0, "the driver lists " + std::to_string(count) + " entries",
-                   where};
-    std::vector<T> list(count, blank);
-    const uint32_t room = count;
-    CALRT_TRY(ask(list.data(), &count));
-    if (count <= room) {
-      list.resize(count);
-      return list;
-    }
-  }
-  return Error{Status::INTERNAL, 0, "the driver's list grows each time it is asked for", where};
-}
-
 }  // namespace
 
-Session::~Session() {
-  handle_.reset();
-  slot_->vacate();
-}
-
-Result<std::shared_ptr<Device>> Device::open(const std::string& text, const Options& options) {
+Result<std::shared_ptr<Device>> Device::open(const std::string& text, const Options& options,
+                                             const OpenSettings& settings) {
   CALRT_TRY_ASSIGN(const Spec spec, parse_spec(text));
   std::shared_ptr<Device> device(new Device);
   device->spec_ = text;
-  CALRT_TRY_ASSIGN(device->library_, DriverLibrary::load(spec.driver));
-  const cald_driver_table& table = device->table();
+  const char* usual_layers = std::getenv("CALRT_LAYERS");
+  CALRT_TRY_ASSIGN(
+      device->library_,
+      DriverLibrary::load(spec.driver, settings.layers.value_or(usual_layers ? usual_layers : "")));
+  DriverLibrary& library = *device->library_;
+  const cald_driver_table& table = library.table();
 
   uint32_t count = 0;
-  CALRT_TRY(call_driver("device_count", [&](cald_error* detail) {
-    return table.device_count(device->library_->handle(), &count, detail);
+  CALRT_TRY(library.call_alone("device_count", [&](cald_error* detail) {
+    return table.device_count(library.handle(), &count, detail);
   }));
   if (spec.index >= count)
     return fail(Status::OUT_OF_RANGE, "device '%s': index %u, but driver %s has %u device(s)",
                 text.c_str(), spec.index, table.name, count);
+  // The lock before the device: a driver need not stand two processes on it.
+  cald_device_info seen{};
+  seen.struct_size = sizeof seen;
+  CALRT_TRY(library.call_alone("device_enumerate", [&](cald_error* detail) {
+    return table.device_enumerate(library.handle(), spec.index, &seen, detail);
+  }));
+  const std::string lock_id =
+      seen.id != nullptr && *seen.id != '\0' ? seen.id : std::to_string(spec.index);
+  if (settings.exclusive.value_or(seen.exclusive != 0)) {
+    CALRT_TRY_ASSIGN(device->lock_, DeviceLock::take(table.name, lock_id));
+  }
 
   std::vector<cald_option> pairs;
   for (const auto& [key, value] : options) pairs.push_back({key.c_str(), value.c_str()});
@@ -94,18 +79,27 @@ Result<std::shared_ptr<Device>> Device::open(const std::string& text, const Opti
   asked.config = spec.config.c_str();
   asked.n_options = static_cast<uint32_t>(pairs.size());
   asked.options = pairs.data();
-  CALRT_TRY_ASSIGN(
-      cald_device * handle,
-      call_driver_for<cald_device>("device_open", [&](cald_device** out, cald_error* detail) {
-        return table.device_open(device->library_->handle(), &asked, out, detail);
-      }));
+  cald_device* handle = nullptr;
+  CALRT_TRY(library.call_alone("device_open", [&](cald_error* detail) {
+    return table.device_open(library.handle(), &asked, &handle, detail);
+  }));
+  if (handle == nullptr)
+    return Error{Status::INTERNAL, 0, "the driver answered OK and gave no handle", "device_open"};
   device->handle_ = DeviceHandle({handle, &table});
 
   CALRT_TRY_ASSIGN(const DeviceInfo info, device->info());
+  if (!device->lock_.held() && settings.exclusive.value_or(info.exclusive)) {  // by its options
+    CALRT_TRY_ASSIGN(device->lock_, DeviceLock::take(table.name, lock_id));
+  }
   device->depth_ = info.depth;
   for (uint32_t i = 0; i < std::min(info.sessions, 256u); ++i)
     device->sessions_.push_back(std::make_unique<Slot<Session>>());
   return device;
+}
+
+uint64_t Device::next_serial() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
 }
 
 uint64_t Device::now_ns() const { return monotonic_ns(); }
@@ -121,74 +115,6 @@ Result<void> Device::check_open() const {
 
 void Device::close() { closed_.store(true); }
 
-Result<DeviceInfo> Device::info() {
-  CALRT_TRY(check_open());
-  cald_device_info raw{};
-  raw.struct_size = sizeof raw;
-  CALRT_TRY(call_alone("device_info", [&](cald_error* detail) {
-    return table().device_info(handle(), &raw, detail);
-  }));
-  DeviceInfo info;
-  info.driver = text_of(table().name);
-  info.driver_version = text_of(table().version);
-  info.driver_path = library_->path();
-  info.name = text_of(raw.name);
-  info.device_class = text_of(raw.device_class);
-  info.runtime = text_of(raw.runtime);
-  info.chips = std::max(raw.chips, 1u);
-  info.sessions = std::max(raw.sessions, 1u);
-  info.depth = std::max(raw.depth, 1u);
-  info.queue = raw.queue;
-  info.exclusive = raw.exclusive != 0;
-  info.memory_bytes = raw.memory_bytes;
-  info.memory_free = raw.memory_free;
-  return info;
-}
-
-Result<cald_health> Device::health() {
-  CALRT_TRY(check_open());
-  const auto entry = CALRT_DRIVER_ENTRY(table(), device_health);
-  if (entry == nullptr)
-    return fail(Status::UNSUPPORTED, "health: driver %s cannot tell", table().name);
-  cald_health health{};
-  health.struct_size = sizeof health;
-  CALRT_TRY(call_alone("device_health",
-                       [&](cald_error* detail) { return entry(handle(), &health, detail); }));
-  return health;
-}
-
-Result<std::vector<Capability>> Device::caps() {
-  CALRT_TRY(check_open());
-  cald_cap blank{};
-  blank.struct_size = sizeof blank;
-  CALRT_TRY_ASSIGN(const std::vector<cald_cap> raw,
-                   list_of("device_caps", blank, [&](cald_cap* out, uint32_t* count) {
-                     return call_alone("device_caps", [&](cald_error* detail) {
-                       return table().device_caps(handle(), out, count, detail);
-                     });
-                   }));
-  std::vector<Capability> caps;
-  for (const cald_cap& cap : raw)
-    caps.push_back({text_of(cap.name), text_of(cap.source), cap.level, cap.value});
-  return caps;
-}
-
-Result<std::vector<std::pair<std::string, uint64_t>>> Device::counters() {
-  CALRT_TRY(check_open());
-  const auto entry = CALRT_DRIVER_ENTRY(table(), device_counters);
-  std::vector<std::pair<std::string, uint64_t>> counters;
-  if (entry == nullptr) return counters;
-  CALRT_TRY_ASSIGN(
-      const std::vector<cald_counter> raw,
-      list_of("device_counters", cald_counter{}, [&](cald_counter* out, uint32_t* count) {
-        return call_alone("device_counters",
-                          [&](cald_error* detail) { return entry(handle(), out, count, detail); });
-      }));
-  for (const cald_counter& counter : raw)
-    counters.emplace_back(text_of(counter.name), counter.value);
-  return counters;
-}
-
 Result<std::shared_ptr<Session>> Device::session(uint32_t index) {
   CALRT_TRY(check_open());
   if (index >= sessions_.size())
@@ -200,20 +126,7 @@ Result<std::shared_ptr<Session>> Device::session(uint32_t index) {
   if (timed_out)
     return fail(Status::INVALID_STATE, "session %u of '%s' is still closing after 10 s", index,
                 spec_.c_str());
-  std::shared_ptr<Session> session(new Session);
-  session->slot_ = &slot;
-  session->device_ = shared_from_this();
-  session->depth_ = depth_;
-  cald_session* handle_out = nullptr;
-  auto opened = call_alone("session_open", [&](cald_error* detail) {
-    return table().session_open(handle(), index, &handle_out, detail);
-  });
-  CALRT_TRY(std::move(opened));  // ~Session vacates the slot
-  if (handle_out == nullptr)
-    return Error{Status::INTERNAL, 0, "the driver answered OK and gave no handle", "session_open"};
-  session->handle_ = SessionHandle({handle_out, &table()});
-  slot.set(session);
-  return session;
+  return Session::open(shared_from_this(), index, &slot);
 }
 
 }  // namespace calrt

@@ -6,53 +6,37 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "base/ranked_mutex.h"
 #include "base/result.h"
 #include "calrt/buffer.h"
+#include "calrt/device_facts.h"
+#include "calrt/device_lock.h"
 #include "calrt/driver_handle.h"
 #include "calrt/driver_library.h"
+#include "calrt/session.h"
 #include "calrt/slot.h"
 
 namespace calrt {
 
+class BufferPool;
 class Device;
+class Package;
+struct LoadRequest;
 
-// An execution queue of a device.
-class Session {
- public:
-  ~Session();
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
-  cald_session* handle() const { return handle_.get().pointer; }
-  const std::shared_ptr<Device>& device() const { return device_; }
-  uint32_t depth() const { return depth_; }
-
- private:
-  friend class Device;
-  friend class Job;
-  Session() = default;
-  std::shared_ptr<Device> device_;
-  SessionHandle handle_;
-  std::mutex submit_mutex_;  // a driver sees one submit at a time on a session
-  Slot<Session>* slot_ = nullptr;
-  uint32_t depth_ = 1;
-};
-
-struct DeviceInfo {
-  std::string driver, driver_version, driver_path, name, device_class, runtime;
-  uint32_t chips = 1, sessions = 1, depth = 1, queue = 0;
-  bool exclusive = false;
-  uint64_t memory_bytes = 0, memory_free = 0;  // 0 = unknown
-};
-
-struct Capability {
-  std::string name, source;
-  int32_t level = 3;
-  int64_t value = 0;
+// How a device is opened, apart from the driver's own options.
+struct OpenSettings {
+  // Around the driver, as layers::make_layers takes them, "" = none; unset: environment
+  // CALRT_LAYERS.
+  std::optional<std::string> layers;
+  // Locked against other processes; unset: if the device says that it is exclusive.
+  std::optional<bool> exclusive;
 };
 
 class Device : public std::enable_shared_from_this<Device> {
@@ -60,11 +44,14 @@ class Device : public std::enable_shared_from_this<Device> {
   using Options = std::vector<std::pair<std::string, std::string>>;
 
   // `spec`: "cpu", "mock:bare" (driver:config) or "/path/libcald_vendor.so[:index]".
-  static Result<std::shared_ptr<Device>> open(const std::string& spec, const Options& options);
+  // DEVICE_UNHEALTHY, naming the holder, when it is exclusive and another process has it.
+  static Result<std::shared_ptr<Device>> open(const std::string& spec, const Options& options,
+                                              const OpenSettings& settings = {});
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   const std::string& spec() const { return spec_; }
+  uint64_t serial() const { return serial_; }  // of this open(), unique in the process
   const cald_driver_table& table() const { return library_->table(); }
   cald_device* handle() const { return handle_.get().pointer; }
   uint64_t now_ns() const;  // CLOCK_MONOTONIC
@@ -73,11 +60,29 @@ class Device : public std::enable_shared_from_this<Device> {
   Result<cald_health> health();
   Result<std::vector<Capability>> caps();
   Result<std::vector<std::pair<std::string, uint64_t>>> counters();
+  Result<Topology> topology();  // UNSUPPORTED when the driver does not tell
+  // UNSUPPORTED for a domain the device has not; the least of rules when the driver tells none.
+  Result<BufferRules> buffer_rules(uint32_t domain);
+  // What a load of these options would need. Checks them as the load does; loads nothing.
+  Result<cald_footprint> footprint(const Package& package, const LoadRequest& request);
+
+  // The device's own trace: at most `capacity` events are kept between two drains. start() begins
+  // anew. drain() takes all there are, before and after stop(). UNSUPPORTED when it has none.
+  Result<void> trace_start(uint32_t capacity);
+  Result<DeviceTrace> trace_drain();
+  Result<void> trace_stop();
 
   // The session of queue `index`, opened on first use and shared while anyone holds it.
   Result<std::shared_ptr<Session>> session(uint32_t index = 0);
-  // domain: one cald domain bit. align: power of two. bytes: 1 to 2^48.
-  Result<std::shared_ptr<Buffer>> alloc(uint64_t bytes, uint32_t domain, uint64_t align);
+  // domain: one cald domain bit. align: power of two. bytes: 1 to 2^48. The driver's rules raise the
+  // alignment and pad the size.
+  Result<std::shared_ptr<Buffer>> alloc(uint64_t bytes, uint32_t domain, uint64_t align,
+                                        BufferPurpose purpose = {});
+  // A pool of at most `count` (1 to 65,536) such buffers, each made when it is first needed.
+  Result<std::shared_ptr<BufferPool>> make_pool(uint64_t bytes, uint32_t count, uint32_t domain,
+                                                uint64_t align);
+  // The views that live of this device's memory; of one model's if `generation` is not 0.
+  ExportCensus exports(uint64_t generation = 0) const;
 
   // Closed devices refuse new work; the driver's handle goes with the last child.
   void close();
@@ -87,21 +92,31 @@ class Device : public std::enable_shared_from_this<Device> {
   bool inherited() const { return handle_.get().inherited(); }
 
  private:
+  friend class Buffer;
   friend class Model;
+  friend class Session;
   Device() = default;
+  Result<BufferPlan> plan_buffer(uint64_t bytes, uint32_t domain, uint64_t align);
+  Result<std::unique_ptr<Buffer>> make_buffer(const BufferPlan& plan, BufferPurpose purpose);
+  static uint64_t next_serial();
   // Runs `call(&error)` alone on the device's handle, as the ABI promises drivers. INVALID_STATE
   // from inside a load's progress callback, which would wait for itself.
   template <class Call>
   Result<void> call_alone(const char* where, Call&& call);
+  Result<cald_footprint> ask_footprint(const Package& package, const cald_load_options& options);
 
   std::string spec_;
+  const uint64_t serial_ = next_serial();
   std::shared_ptr<DriverLibrary> library_;
+  DeviceLock lock_;  // before handle_: freed once the device is closed
   DeviceHandle handle_;
   uint32_t depth_ = 1;
   std::atomic<bool> closed_{false};
-  std::mutex mutex_;
+  RankedMutex mutex_{LockRank::DEVICE, "device"};
   std::atomic<std::thread::id> caller_{};  // who holds mutex_
   std::vector<std::unique_ptr<Slot<Session>>> sessions_;
+  mutable RankedMutex buffers_mutex_{LockRank::LEAF, "device.buffers"};
+  std::unordered_set<const Buffer*> buffers_;  // all that live
 };
 
 template <class Call>

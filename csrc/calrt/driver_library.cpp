@@ -12,9 +12,9 @@
 #include <mutex>
 
 #include "base/log.h"
-#include "base/utf8.h"
+#include "base/process.h"
+#include "base/ranked_mutex.h"
 #include "calrt/driver_host.h"
-#include "calrt/slot.h"
 
 namespace calrt {
 namespace fs = std::filesystem;
@@ -97,18 +97,16 @@ Result<std::string> find_library(const std::string& name) {
 struct Required {
   const char* name;
   size_t offset;
+  bool needed;
 };
-#define CALRT_REQUIRED(entry) {#entry, offsetof(cald_driver_table, entry)}
 constexpr Required kRequired[] = {
-    CALRT_REQUIRED(name),         CALRT_REQUIRED(version),      CALRT_REQUIRED(driver_open),
-    CALRT_REQUIRED(driver_close), CALRT_REQUIRED(device_count), CALRT_REQUIRED(device_enumerate),
-    CALRT_REQUIRED(device_open),  CALRT_REQUIRED(device_close), CALRT_REQUIRED(device_info),
-    CALRT_REQUIRED(device_caps),  CALRT_REQUIRED(session_open), CALRT_REQUIRED(session_close),
-    CALRT_REQUIRED(buffer_alloc), CALRT_REQUIRED(buffer_free),  CALRT_REQUIRED(buffer_h2d),
-    CALRT_REQUIRED(buffer_d2h),   CALRT_REQUIRED(model_load),   CALRT_REQUIRED(model_unload),
-    CALRT_REQUIRED(model_info),   CALRT_REQUIRED(submit),       CALRT_REQUIRED(job_query),
-    CALRT_REQUIRED(job_wait),     CALRT_REQUIRED(job_destroy)};
-#undef CALRT_REQUIRED
+    {"name", offsetof(cald_driver_table, name), true},
+    {"version", offsetof(cald_driver_table, version), true},
+#define CALD_ENTRY(entry, need, minor, cls) \
+  {#entry, offsetof(cald_driver_table, entry), #need[0] == 'R'},
+#include "calrt/driver_entries.inc"
+#undef CALD_ENTRY
+};
 
 Result<void> check_table(const std::string& path, const cald_driver_table* table) {
   if (table == nullptr)
@@ -125,6 +123,7 @@ Result<void> check_table(const std::string& path, const cald_driver_table* table
                 path.c_str(), table->abi_version >> 16, table->abi_version & 0xffff, CALD_ABI_MAJOR,
                 CALD_ABI_MINOR);
   for (const Required& entry : kRequired) {
+    if (!entry.needed) continue;
     const char* why = nullptr;
     if (entry.offset + sizeof(void*) > table->struct_size) {
       why = "lies beyond its table's struct_size";
@@ -170,53 +169,58 @@ Result<const cald_driver_table*> load_table(const std::string& path) {
 // Every library ever loaded, by real path. Never freed: libraries stay mapped until the process
 // ends, and so must what is known of them.
 struct DriverRegistry {
-  struct Entry {
-    const cald_driver_table* table = nullptr;
-    Slot<DriverLibrary> slot;
-  };
-  std::mutex mutex;
-  std::map<std::string, Entry> entries;
+  RankedMutex mutex{LockRank::DRIVERS, "driver registry"};
+  std::map<std::string, const cald_driver_table*> tables;
+  std::map<std::pair<std::string, std::string>, Slot<DriverLibrary>> slots;  // by path and layers
 
-  static DriverRegistry& get() {
-    static auto* registry = new DriverRegistry;
-    return *registry;
-  }
+  static DriverRegistry& get() { return per_process<DriverRegistry>(); }
 
-  Result<Entry*> entry(const std::string& path) {
+  Result<const cald_driver_table*> table(const std::string& path) {
     const std::scoped_lock lock(mutex);
-    if (auto known = entries.find(path); known != entries.end()) return &known->second;
+    if (const auto known = tables.find(path); known != tables.end()) return known->second;
     CALRT_TRY_ASSIGN(const cald_driver_table* table, load_table(path));
-    Entry& added = entries[path];
-    added.table = table;
-    return &added;
+    tables.emplace(path, table);
+    return table;
   }
 
-  static Result<std::shared_ptr<DriverLibrary>> open(const std::string& path, Entry& entry) {
+  Slot<DriverLibrary>& slot(const std::string& path, const std::string& layers) {
+    const std::scoped_lock lock(mutex);
+    return slots[{path, layers}];
+  }
+
+  static Result<std::shared_ptr<DriverLibrary>> open(
+      const std::string& path, const cald_driver_table& own,
+      std::vector<std::shared_ptr<layers::Layer>> layers, Slot<DriverLibrary>& slot) {
     bool timed_out = false;
-    if (auto living = entry.slot.take(std::chrono::seconds(10), &timed_out)) return living;
+    if (auto living = slot.take(std::chrono::seconds(10), &timed_out)) return living;
     if (timed_out)
       return fail(Status::INVALID_STATE,
                   "driver %s is still closing after 10 s: try again, or restart the process",
                   path.c_str());
-    std::shared_ptr<DriverLibrary> library(new DriverLibrary);
+    // On failure ~DriverLibrary vacates the slot.
+    std::shared_ptr<DriverLibrary> library(new DriverLibrary(slot));
     library->path_ = path;
-    library->table_ = entry.table;
-    CALRT_TRY_ASSIGN(  // on failure ~DriverLibrary vacates the slot
+    CALRT_TRY_ASSIGN(library->layered_, layers::LayeredTable::make(own, std::move(layers)));
+    const cald_driver_table& table = library->table();
+    CALRT_TRY_ASSIGN(
         cald_driver * driver,
         call_driver_for<cald_driver>("driver_open", [&](cald_driver** out, cald_error* detail) {
-          return entry.table->driver_open(&driver_host(), out, detail);
+          return table.driver_open(&driver_host(), out, detail);
         }));
-    library->driver_ = DriverHandle({driver, entry.table});
-    entry.slot.set(library);
+    library->driver_ = DriverHandle({driver, &table});
+    slot.set(library);
     return library;
   }
 };
 
-Result<std::shared_ptr<DriverLibrary>> DriverLibrary::load(const std::string& name) {
+Result<std::shared_ptr<DriverLibrary>> DriverLibrary::load(const std::string& name,
+                                                           const std::string& layers) {
+  CALRT_TRY_ASSIGN(auto made,
+                   layers::make_layers(layers));  // first: what has no meaning costs none
   CALRT_TRY_ASSIGN(const std::string path, find_library(name));
   DriverRegistry& registry = DriverRegistry::get();
-  CALRT_TRY_ASSIGN(DriverRegistry::Entry * entry, registry.entry(path));
-  return DriverRegistry::open(path, *entry);
+  CALRT_TRY_ASSIGN(const cald_driver_table* own, registry.table(path));
+  return DriverRegistry::open(path, *own, std::move(made), registry.slot(path, layers));
 }
 
 std::vector<std::string> DriverLibrary::available() {
@@ -237,26 +241,14 @@ std::vector<std::string> DriverLibrary::available() {
 }
 
 DriverLibrary::~DriverLibrary() {
-  driver_.reset();
-  if (auto entry = DriverRegistry::get().entry(path_); entry.ok()) (*entry)->slot.vacate();
-}
-
-Error driver_error(cald_status status, const cald_error& detail, const char* where) {
-  Error error;
-  error.where = clean_utf8(detail.where, sizeof detail.where);
-  if (error.where.empty()) error.where = where;
-  error.message = clean_utf8(detail.message, sizeof detail.message);
-  if (status > CALD_OK && status < kStatusCount) {
-    error.code = static_cast<Status>(status);
-    error.native_code = detail.native_code;
-  } else {
-    error.native_code = status;
-    error.unmapped = true;
+  if (driver_.get().inherited()) {
+    // In a fork's child the layers' threads and the locks are its parent's: left as they are.
+    (void)layered_.release();
+    return;
   }
-  if (error.message.empty())
-    error.message = std::string(status_row(static_cast<int32_t>(error.code)).sentence) +
-                    "; the driver's " + error.where + " gave no text";
-  return error;
+  driver_.reset();
+  layered_.reset();
+  slot_.vacate();
 }
 
 }  // namespace calrt

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// A driver library: found, loaded, its table checked. Loaded once per real path, never unloaded;
-// the driver itself is opened with the first DriverLibrary and closed with the last holder.
+// A driver library: found, loaded, its table checked, layers put around it. Loaded once per real
+// path, never unloaded; the driver itself is opened with the first DriverLibrary of the same path
+// and layers and closed with the last holder.
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/ranked_mutex.h"
 #include "base/result.h"
 #include "calrt/driver.h"
+#include "calrt/driver_error.h"
 #include "calrt/driver_handle.h"
+#include "calrt/slot.h"
+#include "layers/layer.h"
 
 namespace calrt {
 
@@ -17,8 +23,10 @@ class DriverLibrary {
  public:
   // `name` is an absolute path, or a short name ("cpu") sought as libcald_<name>.so in
   // CALRT_DRIVER_PATH (colon-separated) and then in drivers/ beside libcalrt.so. Refuses another
-  // ABI major and a table without a required entry, naming it. Thread-safe.
-  static Result<std::shared_ptr<DriverLibrary>> load(const std::string& name);
+  // ABI major and a table without a required entry, naming it. `layers` as layers::make_layers
+  // takes it; without any, table() is the driver's own. Thread-safe.
+  static Result<std::shared_ptr<DriverLibrary>> load(const std::string& name,
+                                                     const std::string& layers = "");
   // Short names that load() would find, sorted.
   static std::vector<std::string> available();
 
@@ -26,16 +34,22 @@ class DriverLibrary {
   DriverLibrary(const DriverLibrary&) = delete;
   DriverLibrary& operator=(const DriverLibrary&) = delete;
 
-  const cald_driver_table& table() const { return *table_; }
+  const cald_driver_table& table() const { return layered_->table(); }
+  const std::vector<std::shared_ptr<layers::Layer>>& layers() const { return layered_->layers(); }
   cald_driver* handle() const { return driver_.get().pointer; }
   const std::string& path() const { return path_; }
+  // Runs `call(&error)` alone on the driver's handle, as the ABI promises drivers.
+  template <class Call>
+  Result<void> call_alone(const char* where, Call&& call);
 
  private:
   friend struct DriverRegistry;
-  DriverLibrary() = default;
+  explicit DriverLibrary(Slot<DriverLibrary>& slot) : slot_(slot) {}
+  Slot<DriverLibrary>& slot_;
   std::string path_;  // real path
-  const cald_driver_table* table_ = nullptr;
+  std::unique_ptr<layers::LayeredTable> layered_;
   DriverHandle driver_;
+  RankedMutex mutex_{LockRank::DRIVERS, "driver"};
 };
 
 // The entry a caller wants, or null when the driver's table is too old to have it.
@@ -49,9 +63,6 @@ class DriverLibrary {
 template <class Call>
 Result<void> call_driver(const char* where, Call&& call);
 
-// The error a driver reported, as ours. `status` is not OK.
-Error driver_error(cald_status status, const cald_error& detail, const char* where);
-
 template <class Call>
 Result<void> call_driver(const char* where, Call&& call) {
   cald_error detail{};
@@ -64,6 +75,12 @@ Result<void> call_driver(const char* where, Call&& call) {
   }
   if (status == CALD_OK) return {};
   return driver_error(status, detail, where);
+}
+
+template <class Call>
+Result<void> DriverLibrary::call_alone(const char* where, Call&& call) {
+  const std::scoped_lock lock(mutex_);
+  return call_driver(where, std::forward<Call>(call));
 }
 
 // The same for an entry that makes a handle: call(&handle, &error). OK without a handle is

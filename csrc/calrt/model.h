@@ -48,8 +48,16 @@ class BindingSet {
   uint32_t graph() const { return graph_; }
   const std::vector<cald_binding>& bindings() const { return bindings_; }
   const std::shared_ptr<Model>& model() const { return model_; }
+  // What the driver made of it, null where it makes nothing of sets.
+  cald_binding_set* handle() const { return known_.get().pointer; }
   // A job holds the buffers: until it has ended, or, after a lost one, until the driver answers.
   bool busy() const { return job_seq_.load(std::memory_order_acquire) != 0; }
+  LoanState loan_state() const { return loan_state_of(job_seq_); }
+  // Binds a buffer of the caller's in place of its own; the driver then no longer knows the set
+  // from before. Refuses a busy set, and a buffer of another device, domain, size or alignment.
+  Result<void> rebind(int32_t role, std::shared_ptr<Buffer> buffer);
+  // The views that live of its buffers.
+  void count_exports(ExportCensus* census) const;
 
  private:
   friend class Model;
@@ -65,7 +73,11 @@ class BindingSet {
   uint32_t graph_ = 0, rows_ = 0, max_rows_ = 0;
   std::vector<Place> places_;
   std::vector<cald_binding> bindings_;
-  std::atomic<uint64_t> job_seq_{0};  // of the job that holds the buffers, 0 = none
+  BindingSetHandle known_;  // after places_: the driver forgets the set before its buffers go
+  // Of the job that holds the buffers, 0 = none, with kLostUse once it is lost. Caller's buffers see
+  // it too.
+  std::shared_ptr<BindingUse> use_ = std::make_shared<BindingUse>(0);
+  BindingUse& job_seq_ = *use_;
 };
 
 class Model : public std::enable_shared_from_this<Model> {
@@ -90,6 +102,8 @@ class Model : public std::enable_shared_from_this<Model> {
 
   // New buffers for one graph in the domain and alignment it asks for.
   Result<std::unique_ptr<BindingSet>> make_bindings(uint32_t graph);
+  // What KV the model has and which operations it can do; UNSUPPORTED when the driver cannot tell.
+  Result<cald_kv_info> kv_info();
 
   // Stops new jobs, unloads with the last holder. Idempotent.
   void close();
@@ -99,6 +113,9 @@ class Model : public std::enable_shared_from_this<Model> {
  private:
   Model() = default;
   Result<void> read_info(const ResolvedLoad& asked);
+  // Makes buffers that are bound again and again known to the driver; empty if it has no such
+  // entry.
+  Result<BindingSetHandle> make_known(uint32_t graph, const std::vector<cald_binding>& bindings);
   std::shared_ptr<Device> device_;  // before handle_, as package_: what the driver's model uses
   std::shared_ptr<const Package> package_;
   ModelHandle handle_;

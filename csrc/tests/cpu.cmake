@@ -19,7 +19,7 @@ if(CALRT_X86)
   target_compile_definitions(cpu_kernels_test PRIVATE CALRT_X86=1)
 endif()
 
-foreach(name cpu_model cpu_jobs cpu_load)
+foreach(name cpu_model cpu_jobs cpu_load cpu_entries)
   calrt_test(${name} ${CMAKE_DL_LIBS})
   add_dependencies(${name}_test cald_cpu)
 endforeach()

@@ -31,11 +31,27 @@ const struct {
   const char* name;
   int64_t value;
 } kCaps[] = {
-    {"async_native", 1}, {"cancel", 1},      {"completion_callback", 1}, {"explicit_positions", 1},
-    {"logit_rows", 1},   {"n_valid", 1},     {"lane_map_any", 1},        {"padding_rows", 1},
-    {"binding_sets", 2}, {"load_cancel", 1}, {"footprint", 1},           {"timing", 1},
-    {"depth", kDepth},   {"queue", kQueue},  {"compute_f32", 1},         {"compute_bf16", 1},
-    {"kv_f32", 1},       {"kv_bf16", 1},     {"logits_f32", 1},          {"logits_bf16", 1},
+    {"async_native", 1},
+    {"cancel", 1},
+    {"completion_callback", 1},
+    {"explicit_positions", 1},
+    {"logit_rows", 1},
+    {"n_valid", 1},
+    {"lane_map_any", 1},
+    {"padding_rows", 1},
+    {"binding_sets", 2},
+    {"load_cancel", 1},
+    {"footprint", 1},
+    {"timing", 1},
+    {"depth", kDepth},
+    {"queue", kQueue},
+    {"compute_f32", 1},
+    {"compute_bf16", 1},
+    {"trace", 1},
+    {"kv_f32", 1},
+    {"kv_bf16", 1},
+    {"logits_f32", 1},
+    {"logits_bf16", 1},
 };
 
 Result<uint32_t> parse_threads(const char* text) {
@@ -45,6 +61,11 @@ Result<uint32_t> parse_threads(const char* text) {
     return fail(Status::INVALID_ARGUMENT, "option threads=%.40s: 1 to %u expected", text,
                 kMostThreads);
   return static_cast<uint32_t>(value);
+}
+
+uint64_t memory_bytes() {  // of the machine, 0 if unknown
+  const long page = sysconf(_SC_PAGESIZE), pages = sysconf(_SC_PHYS_PAGES);
+  return page > 0 && pages > 0 ? static_cast<uint64_t>(page) * static_cast<uint64_t>(pages) : 0;
 }
 
 }  // namespace
@@ -95,23 +116,43 @@ Result<std::unique_ptr<cald_device>> open_device(cald_driver* driver,
 }
 
 void describe_device(cald_device_info* out) {
-  const uint32_t size = out->struct_size;
-  *out = {};
-  out->struct_size = size;
-  out->chips = 1;
-  out->name = "cpu";
-  out->device_class = "cpu-ref";
-  out->runtime = "";
-  out->sessions = 1;
-  out->depth = kDepth;
-  out->queue = kQueue;
-  out->exclusive = 0;
-  const long page = sysconf(_SC_PAGESIZE), pages = sysconf(_SC_PHYS_PAGES);
-  if (page > 0 && pages > 0) out->memory_bytes = static_cast<uint64_t>(page) * pages;
+  cald_device_info info{};
+  info.chips = 1;
+  info.name = "cpu";
+  info.device_class = "cpu-ref";
+  info.runtime = "";
+  info.sessions = 1;
+  info.depth = kDepth;
+  info.queue = kQueue;
+  info.exclusive = 0;
+  info.memory_bytes = memory_bytes();
 #ifdef _SC_AVPHYS_PAGES
-  const long free = sysconf(_SC_AVPHYS_PAGES);
-  if (page > 0 && free > 0) out->memory_free = static_cast<uint64_t>(page) * free;
+  const long page = sysconf(_SC_PAGESIZE), free = sysconf(_SC_AVPHYS_PAGES);
+  if (page > 0 && free > 0) info.memory_free = static_cast<uint64_t>(page) * free;
 #endif
+  info.id = "cpu:0";
+  info.domains = CALD_DOMAIN_HOST;
+  info.completion = CALD_COMPLETION_CALLBACK;
+  info.clock = CALD_CLOCK_REAL;
+  answer(out, info);
+}
+
+void describe_topology(cald_topology* out) {
+  static const cald_chip chip{sizeof(cald_chip), 0, "cpu", memory_bytes()};
+  static const cald_chip* const chips[] = {&chip};
+  static const uint64_t session_chips[] = {1};
+  static const char* const modes[] = {"none"};
+  static const char* const placements[] = {"any", "chip:0"};
+  cald_topology topology{};
+  topology.n_chips = 1;
+  topology.chips = chips;
+  topology.n_sessions = 1;
+  topology.session_chips = session_chips;
+  topology.n_modes = std::size(modes);
+  topology.modes = modes;
+  topology.n_placements = std::size(placements);
+  topology.placements = placements;
+  answer(out, topology);
 }
 
 cald_status list_caps(cald_cap* out, uint32_t* count) {

@@ -13,6 +13,7 @@ uint32_t default_threads();
 Result<std::unique_ptr<cald_device>> open_device(cald_driver* driver,
                                                  const cald_device_options& options);
 void describe_device(cald_device_info* out);
+void describe_topology(cald_topology* out);
 cald_status list_caps(cald_cap* out, uint32_t* count);
 cald_status list_counters(const cald_device& device, cald_counter* out, uint32_t* count);
 

@@ -14,7 +14,7 @@ namespace calrt::cpu {
 
 cald_status report(const Error& error, const char* where, cald_error* err) {
   const auto code = static_cast<cald_status>(error.code);
-  if (err == nullptr || err->struct_size < sizeof *err) return code;
+  if (err == nullptr || err->struct_size < kLeastSize<cald_error>) return code;
   err->code = code;
   err->native_code = error.native_code;
   std::snprintf(err->message, sizeof err->message, "%s", error.message.c_str());
@@ -24,7 +24,14 @@ cald_status report(const Error& error, const char* where, cald_error* err) {
 
 namespace {
 
-constexpr uint64_t kLargestAlign = uint64_t{1} << 21;
+constexpr uint64_t kLeastAlign = 64, kLargestAlign = uint64_t{1} << 21;
+constexpr uint64_t kLargestBuffer = uint64_t{1} << 48;
+
+Result<void> check_domain(uint32_t domain) {
+  if (domain == CALD_DOMAIN_HOST) return {};
+  return fail(Status::UNSUPPORTED, "memory domain %u: cpu has host memory (%d) only", domain,
+              CALD_DOMAIN_HOST);
+}
 
 cald_status driver_open(const cald_host* host, cald_driver** out, cald_error* err) {
   return guarded("driver_open", err, [&]() -> Result<void> {
@@ -74,6 +81,15 @@ cald_status device_info(cald_device* device, cald_device_info* out, cald_error* 
     CALRT_TRY(check_handle(device, "device"));
     CALRT_TRY(check_struct(out, "info"));
     describe_device(out);
+    return {};
+  });
+}
+
+cald_status device_topology(cald_device* device, cald_topology* out, cald_error* err) {
+  return guarded("device_topology", err, [&]() -> Result<void> {
+    CALRT_TRY(check_handle(device, "device"));
+    CALRT_TRY(check_struct(out, "topology"));
+    describe_topology(out);
     return {};
   });
 }
@@ -134,17 +150,15 @@ cald_status buffer_alloc(cald_device* device, uint32_t domain, uint64_t bytes, u
                          cald_buffer** out, cald_error* err) {
   return guarded("buffer_alloc", err, [&]() -> Result<void> {
     CALRT_TRY(check_handle(device, "device"));
-    if (domain != CALD_DOMAIN_HOST)
-      return fail(Status::UNSUPPORTED, "memory domain %u: cpu has host memory (%d) only", domain,
-                  CALD_DOMAIN_HOST);
+    CALRT_TRY(check_domain(domain));
     if (align == 0 || (align & (align - 1)) != 0 || align > kLargestAlign)
       return fail(Status::INVALID_ARGUMENT, "align=%llu: a power of two up to %llu expected",
                   static_cast<unsigned long long>(align),
                   static_cast<unsigned long long>(kLargestAlign));
-    if (bytes == 0 || bytes > (uint64_t{1} << 48))
+    if (bytes == 0 || bytes > kLargestBuffer)
       return fail(Status::OUT_OF_RANGE, "bytes=%llu: 1 to 2^48 expected",
                   static_cast<unsigned long long>(bytes));
-    const uint64_t aligned = std::max<uint64_t>(align, 64);
+    const uint64_t aligned = std::max(align, kLeastAlign);
     const uint64_t rounded = (bytes + aligned - 1) / aligned * aligned;
     auto buffer = std::make_unique<cald_buffer>();
     buffer->data = static_cast<unsigned char*>(std::aligned_alloc(aligned, rounded));
@@ -180,6 +194,53 @@ Result<void> check_extent(const cald_buffer* buffer, uint64_t offset, uint64_t b
                 static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(offset),
                 static_cast<unsigned long long>(buffer->bytes));
   return {};
+}
+
+cald_status buffer_rules(cald_device* device, uint32_t domain, cald_buffer_rules* out,
+                         cald_error* err) {
+  return guarded("buffer_rules", err, [&]() -> Result<void> {
+    CALRT_TRY(check_handle(device, "device"));
+    CALRT_TRY(check_struct(out, "rules"));
+    CALRT_TRY(check_domain(domain));
+    cald_buffer_rules rules{};
+    rules.domain = domain;
+    rules.align = kLeastAlign;
+    rules.padding = 1;
+    rules.max_bytes = kLargestBuffer;
+    answer(out, rules);
+    return {};
+  });
+}
+
+cald_status buffer_transfer(cald_transfer* transfer, cald_error* err) {
+  return guarded("buffer_transfer", err, [&]() -> Result<void> {
+    CALRT_TRY(check_struct(transfer, "transfer"));
+    transfer->moved = 0;
+    CALRT_TRY(check_extent(transfer->buffer, transfer->offset, transfer->bytes));
+    unsigned char* at = transfer->buffer->data + transfer->offset;
+    if (transfer->direction == CALD_TO_DEVICE)
+      std::memcpy(at, transfer->host, transfer->bytes);
+    else if (transfer->direction == CALD_TO_HOST)
+      std::memcpy(transfer->host, at, transfer->bytes);
+    else
+      return fail(Status::INVALID_ARGUMENT, "direction=%d: %d or %d expected", transfer->direction,
+                  CALD_TO_DEVICE, CALD_TO_HOST);
+    transfer->moved = transfer->bytes;
+    return {};
+  });
+}
+
+cald_status buffer_state(cald_buffer* buffer, cald_buffer_state* out, cald_error* err) {
+  return guarded("buffer_state", err, [&]() -> Result<void> {
+    CALRT_TRY(check_handle(buffer, "buffer"));
+    CALRT_TRY(check_struct(out, "state"));
+    const uint64_t both = buffer->output_state.load(std::memory_order_acquire);
+    cald_buffer_state state{};
+    state.state = static_cast<int32_t>(both & 3);
+    state.job_seq = both >> 2;
+    answer(out, state);
+    return {};
+  });
 }
 
 cald_status buffer_h2d(cald_buffer* buffer, uint64_t offset, const void* src, uint64_t bytes,
@@ -230,6 +291,24 @@ cald_status model_info(cald_model* model, cald_model_info* out, cald_error* err)
     CALRT_TRY(check_handle(model, "model"));
     CALRT_TRY(check_struct(out, "info"));
     model->describe(out);
+    return {};
+  });
+}
+
+cald_status kv_info(cald_model* model, cald_kv_info* out, cald_error* err) {
+  return guarded("kv_info", err, [&]() -> Result<void> {
+    CALRT_TRY(check_handle(model, "model"));
+    CALRT_TRY(check_struct(out, "info"));
+    const LoadPlan& plan = model->plan;
+    cald_kv_info info{};
+    info.ops = 0;  // kv_submit is absent
+    info.lanes = plan.lanes;
+    info.cells = plan.cells;
+    info.dtype = plan.kv_bf16 ? CALD_BF16 : CALD_F32;
+    info.n_layers = plan.shape.layers;
+    info.bytes_per_cell = uint64_t{2} * plan.shape.layers * plan.shape.kv_heads *
+                          plan.shape.head_dim * (plan.kv_bf16 ? 2 : 4);
+    answer(out, info);
     return {};
   });
 }
@@ -305,6 +384,38 @@ cald_status job_timing(cald_job* job, cald_timing* out, cald_error* err) {
 
 void job_destroy(cald_job* job) { delete job; }
 
+cald_status trace_start(cald_device* device, uint32_t capacity, cald_error* err) {
+  return guarded("trace_start", err, [&]() -> Result<void> {
+    CALRT_TRY(check_handle(device, "device"));
+    return device->trace.start(capacity);
+  });
+}
+
+cald_status trace_drain(cald_device* device, cald_trace_event* out, uint32_t* count,
+                        cald_trace_info* info, cald_error* err) {
+  return guarded("trace_drain", err, [&]() -> Result<void> {
+    CALRT_TRY(check_handle(device, "device"));
+    CALRT_TRY(check_handle(count, "count"));
+    if (info != nullptr) {
+      CALRT_TRY(check_struct(info, "info"));
+      cald_trace_info now{};
+      now.dropped = device->trace.dropped();
+      now.device_ns = now.host_ns = device->driver->now_ns();  // one clock: residual 0
+      answer(info, now);
+    }
+    *count = device->trace.drain(out, out == nullptr ? 0 : *count);
+    return {};
+  });
+}
+
+cald_status trace_stop(cald_device* device, cald_error* err) {
+  return guarded("trace_stop", err, [&]() -> Result<void> {
+    CALRT_TRY(check_handle(device, "device"));
+    device->trace.stop();
+    return {};
+  });
+}
+
 const cald_driver_table kTable = {
     sizeof(cald_driver_table),
     CALD_ABI_VERSION,
@@ -338,6 +449,17 @@ const cald_driver_table kTable = {
     job_timing,
     job_destroy,
     nullptr,  // poll: this device runs on its own threads
+    device_topology,
+    buffer_rules,
+    buffer_transfer,
+    buffer_state,
+    nullptr,  // binding_set_make: there is nothing to map once
+    nullptr,  // binding_set_free
+    kv_info,
+    nullptr,  // kv_submit
+    trace_start,
+    trace_drain,
+    trace_stop,
 };
 
 }  // namespace

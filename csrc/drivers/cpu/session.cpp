@@ -10,11 +10,15 @@ using calrt::Status;
 using namespace calrt::cpu;
 
 void JobState::finish(int32_t terminal, Error why, uint64_t now_ns) {
-  const auto status = static_cast<cald_status>(terminal == CALD_JOB_DONE ? Status::OK : why.code);
+  const bool done = terminal == CALD_JOB_DONE;
+  const auto status = static_cast<cald_status>(done ? Status::OK : why.code);
+  // Before anybody is told: then the buffer may go.
+  work.output->set_output_state(done ? CALD_BUFFER_READY : CALD_BUFFER_IDLE, job_seq);
   if (on_complete != nullptr) {
     cald_completion completion{};
     completion.struct_size = sizeof completion;
-    completion.bytes_in = completion.bytes_out = CALD_BYTES_UNKNOWN;
+    completion.bytes_in = work.bytes_in;
+    completion.bytes_out = done ? work.bytes_out : 0;
     completion.state = terminal;
     completion.job_seq = job_seq;
     completion.status = status;
@@ -73,6 +77,7 @@ Result<std::shared_ptr<JobState>> cald_session::submit(const cald_job_desc& desc
     if (running_ + queue_.size() >= kDepth + kQueue)
       return fail(Status::QUEUE_FULL, "%u job runs and %zu wait; at most %u may wait", running_,
                   queue_.size(), kQueue);
+    job->work.output->set_output_state(CALD_BUFFER_QUEUED, job->job_seq);
     queue_.push_back(job);
   }
   work_.notify_one();
@@ -122,9 +127,13 @@ void cald_session::run(JobState& job) {
       job.state = CALD_JOB_RUNNING;
       job.started_ns = started;
     }
+    job.work.output->set_output_state(CALD_BUFFER_BUSY, job.job_seq);
+    device_->trace.add(CALD_TRACE_BEGIN, job.job_seq, started);
     completed =
         job.model->forward->run(pool_, job.work.rows, job.work.wanted, job.work.logits, job.cancel);
-    device_->busy_ns += device_->driver->now_ns() - started;
+    const uint64_t ended = device_->driver->now_ns();
+    device_->trace.add(CALD_TRACE_END, job.job_seq, ended);
+    device_->busy_ns += ended - started;
   }
   device_->jobs += 1;
   if (completed) device_->tokens += job.work.rows.size();

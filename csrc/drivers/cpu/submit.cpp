@@ -8,6 +8,7 @@ namespace calrt::cpu {
 namespace {
 
 struct Bound {
+  cald_buffer* buffer = nullptr;
   unsigned char* data = nullptr;
   uint64_t bytes = 0;
   const int32_t* ints() const { return reinterpret_cast<const int32_t*>(data); }
@@ -36,6 +37,7 @@ Result<Bound> bound(const cald_graph& graph, const cald_job_desc& desc, const ca
       return fail(Status::INVALID_ARGUMENT, "%s: %s is bound twice", graph.name,
                   role_name(io.role));
     CALRT_TRY(check_binding(graph, binding));
+    found.buffer = binding.buffer;
     found.data = binding.buffer->data + binding.offset;
     found.bytes = binding.bytes;
     if (reinterpret_cast<uintptr_t>(found.data) % io.align != 0)
@@ -155,6 +157,9 @@ Result<Work> read_job(const cald_job_desc& desc) {
 
   Work work;
   work.logits = logits.data;
+  work.output = logits.buffer;
+  for (const Bound& input : in) work.bytes_in += input.bytes;
+  work.bytes_out = logits.bytes;
   const bool decode = graph.kind == CALD_GRAPH_DECODE;
   CALRT_TRY(decode ? read_decode(graph, model.plan, in, &work)
                    : read_prefill(graph, model.plan, in, &work));

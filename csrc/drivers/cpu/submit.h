@@ -14,6 +14,8 @@ struct Work {
   std::vector<Row> rows;  // without padding
   std::vector<LogitRow> wanted;
   void* logits = nullptr;
+  cald_buffer* output = nullptr;         // where logits lie
+  uint64_t bytes_in = 0, bytes_out = 0;  // bound: host memory, so what is bound has arrived
 };
 
 Result<Work> read_job(const cald_job_desc& desc);
