@@ -313,6 +313,16 @@ def test_broken_vocabularies() -> None:
         Tokenizer.from_gguf(metadata({"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": []}))
 
 
+def test_tokens_cut_out_whole_have_a_bound() -> None:
+    tokens = [f"<{number}>" for number in range(32769)]
+    kinds = np.full(len(tokens), 4, np.int32)
+    values = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": tokens}
+    with pytest.raises(GgufError, match=r"has 32,769 control or user-defined tokens, at most 32,768"):
+        read_vocabulary(metadata({**values, "tokenizer.ggml.token_type": kinds}))
+    kinds[0] = 1
+    assert len(read_vocabulary(metadata({**values, "tokenizer.ggml.token_type": kinds})).tokens) == 32769
+
+
 def test_a_panic_of_the_library_is_a_refusal() -> None:
     class PanicException(BaseException):  # what a panic looks like from Python: no Exception
         pass

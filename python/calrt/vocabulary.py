@@ -13,6 +13,7 @@ import numpy as np
 from calrt.gguf import GgufError, GgufMetadata
 
 _MAX_TOKEN = 1024  # characters; the longest known has 256
+_MAX_WHOLE = 32768  # tokens cut out whole: they become one regular expression; the most known are 6,500
 _BYTE_TEXT = re.compile("<0x[0-9A-Fa-f]{2}>")
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
@@ -87,6 +88,11 @@ def read_vocabulary(metadata: GgufMetadata) -> Vocabulary:
 
     eos = special("eos", 2 if spm else None)
     kinds = kinds or [NORMAL] * count
+    whole = sum(kinds.count(kind) for kind in (UNKNOWN, CONTROL, USER_DEFINED))
+    if whole > _MAX_WHOLE:
+        raise GgufError(
+            f"tokenizer.ggml.token_type has {whole:,} control or user-defined tokens, at most {_MAX_WHOLE:,}"
+        )
     ends = [i for i, text in enumerate(tokens) if text in _END_TEXTS and kinds[i] in (CONTROL, USER_DEFINED)]
     ends += [i for i in (special("eot", None), special("eom", None)) if i is not None]
     eog = ([] if eos is None else [eos]) + sorted(set(ends) - {eos})
