@@ -3,11 +3,11 @@
 // A fork leaves the driver's threads behind: in the child a handle is dropped without a call.
 #pragma once
 
-#include <unistd.h>
-
 #include <cstddef>
+#include <cstdint>
 
 #include "base/log.h"
+#include "base/process.h"
 #include "base/unique_handle.h"
 #include "calrt/driver.h"
 
@@ -18,12 +18,13 @@ struct DriverHandleTraits {
   struct Handle {
     T* pointer = nullptr;
     const cald_driver_table* table = nullptr;
-    pid_t process = 0;  // that got it
+    uint32_t process = 0;  // that got it, as process_generation()
     Handle() = default;
     Handle(std::nullptr_t) {}
-    Handle(T* p, const cald_driver_table* t) : pointer(p), table(t), process(getpid()) {}
+    Handle(T* p, const cald_driver_table* t)
+        : pointer(p), table(t), process(process_generation()) {}
     bool operator==(std::nullptr_t) const { return pointer == nullptr; }
-    bool inherited() const { return pointer != nullptr && process != getpid(); }
+    bool inherited() const { return pointer != nullptr && process != process_generation(); }
   };
   static void destroy(Handle handle) noexcept {
     if (handle.inherited()) return;
@@ -44,6 +45,8 @@ using SessionHandle =
 using BufferHandle =
     unique_handle<DriverHandleTraits<cald_buffer, &cald_driver_table::buffer_free>>;
 using ModelHandle = unique_handle<DriverHandleTraits<cald_model, &cald_driver_table::model_unload>>;
+using BindingSetHandle =
+    unique_handle<DriverHandleTraits<cald_binding_set, &cald_driver_table::binding_set_free>>;
 using JobHandle = unique_handle<DriverHandleTraits<cald_job, &cald_driver_table::job_destroy>>;
 
 }  // namespace calrt

@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "calrt/job_control.h"
 
+#include <algorithm>
 #include <chrono>
 
+#include "base/log.h"
+#include "calrt/device.h"
 #include "calrt/driver_host.h"
 
 namespace calrt {
 namespace {
 
 constexpr uint64_t kSettleNs = 1'000'000'000;  // from a completion to the driver's own end of it
+constexpr const char* kQuarantine = "its buffers stay quarantined until the driver answers";
 
 }  // namespace
 
-JobControl::JobControl(uint64_t job_seq, uint64_t deadline_ns, CompletionSink* sink,
-                       JobResources resources)
-    : job_seq_(job_seq),
-      submitted_ns_(monotonic_ns()),
-      deadline_ns_(deadline_ns),
-      sink_(sink),
+JobControl::JobControl(const JobTerms& terms, JobResources resources)
+    : terms_(terms),
+      table_(&resources.session->device()->table()),
+      session_(resources.session.get()),
+      real_time_(!session_->virtual_clock()),
+      sink_(terms.sink),
       resources_(std::move(resources)) {}
 
 void JobControl::submitted(JobHandle handle) {
@@ -26,73 +30,124 @@ void JobControl::submitted(JobHandle handle) {
   if (state() == JobState::CREATED) state_.store(JobState::QUEUED, std::memory_order_release);
 }
 
-// Under mutex_, so that a waiter who sees the end also sees that the sink has been told.
-void JobControl::end(JobState state, Status status, int64_t native_code, bool unmapped,
-                     const char* why) {
-  error_ = Error{status, native_code, why, "job", unmapped};
-  state_.store(state, std::memory_order_release);
-  if (CompletionSink* sink = std::exchange(sink_, nullptr))
-    sink->completed(job_seq_, state, static_cast<int32_t>(status));
+// Under mutex_. A waiter goes on only after the sink has been told.
+void JobControl::end(JobEnding ending) {
+  const auto status = static_cast<int32_t>(ending.error.code);
+  error_ = std::move(ending.error);
+  state_.store(ending.state, std::memory_order_release);
+  if (CompletionSink* sink = sink_) {
+    if (ending.state != JobState::LOST || !sink->awaits_answer()) sink_ = nullptr;
+    sink->completed(job_seq(), ending.state, status);
+  }
+  told_.store(true, std::memory_order_release);
   changed_.notify_all();
+}
+
+BindingUse* JobControl::use() const {
+  if (resources_.bindings != nullptr) return &resources_.bindings->job_seq_;
+  return resources_.use.get();
 }
 
 void JobControl::complete(const cald_completion* completion) {
   const std::scoped_lock lock(mutex_);
   answered_ = true;
-  if (resources_.bindings != nullptr)  // null: the driver refuses the submit at this very moment
-    resources_.bindings->job_seq_.store(0, std::memory_order_release);
-  if (state() < JobState::DONE) {
-    const int32_t told = completion != nullptr ? completion->state : 0;
-    const cald_status status = completion != nullptr ? completion->status : CALD_OK;
-    if (told == CALD_JOB_DONE && status == CALD_OK)
-      end(JobState::DONE, Status::OK, 0, false, "");
-    else if (told == CALD_JOB_CANCELLED)
-      end(JobState::CANCELLED, Status::CANCELLED, 0, false, "");
-    else if (told != CALD_JOB_DONE && told != CALD_JOB_FAILED)
-      end(JobState::FAILED, Status::INTERNAL, told, false, "the driver reported no terminal state");
-    else if (status == CALD_OK)
-      end(JobState::FAILED, Status::INTERNAL, 0, false,
-          "the driver reported a failure without a status");
-    else if (status < 0 || status >= kStatusCount)
-      end(JobState::FAILED, Status::INTERNAL, status, true, "");
-    else
-      end(JobState::FAILED, static_cast<Status>(status), 0, false, "");
-  }
+  if (BindingUse* held = use()) held->store(0, std::memory_order_release);
+  if (state() < JobState::DONE)
+    end(read_completion(completion, terms_.bound, terms_.entry));
+  else if (CompletionSink* sink = std::exchange(sink_, nullptr))
+    sink->answered(job_seq());
   if (orphaned_) JobSupervisor::get().dispose_later(std::move(resources_));
 }
 
-void JobControl::lose() {
-  const std::scoped_lock lock(mutex_);
-  if (state() >= JobState::DONE) return;
-  char why[160];
-  std::snprintf(
-      why, sizeof why,
-      "lost: no answer by its deadline, %.3f s after submit; its buffers stay quarantined "
-      "until the driver answers",
-      static_cast<double>(deadline_ns_ - submitted_ns_) / 1e9);
-  end(JobState::LOST, Status::EXECUTION_FAILED, 0, false, why);
+void JobControl::lose(std::optional<Error> why) {
+  std::vector<uint64_t> whom;
+  std::string text;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (state() >= JobState::DONE) return;
+    if (sink_ != nullptr) whom = sink_->requests(job_seq());
+    Error error{Status::EXECUTION_FAILED, 0, {}, "job", false, nullptr};
+    if (why.has_value()) {
+      error = std::move(*why);
+      error.message = "lost: the driver cannot tell its end: " + error.message + "; " + kQuarantine;
+    } else {
+      char after[64];
+      std::snprintf(after, sizeof after, "%.3f s after submit",
+                    static_cast<double>(deadline_ns() - terms_.submitted_ns) / 1e9);
+      error.message = std::string("lost: no answer by its deadline, ") + after + "; " + kQuarantine;
+    }
+    text = error.message;
+    if (BindingUse* held = use()) held->fetch_or(kLostUse, std::memory_order_release);
+    end({JobState::LOST, std::move(error)});
+  }
+  log_record({LOG_WARNING, "jobs", text.c_str(), job_seq(), whom});
 }
 
-bool JobControl::wait(uint64_t until_ns) {
+Result<bool> JobControl::wait(uint64_t until_ns) {
+  if (told_.load(std::memory_order_acquire)) return true;
+  if (!real_time_) return wait_in_virtual_time(until_ns);
   using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC, as the deadlines
-  const uint64_t limit = std::min(until_ns, deadline_ns_);
+  const uint64_t limit = std::min(until_ns, deadline_ns());
   const Clock::time_point until{std::chrono::nanoseconds(static_cast<int64_t>(limit))};
   std::unique_lock lock(mutex_);
   const bool ended = changed_.wait_until(lock, until, [&] { return state() >= JobState::DONE; });
-  if (ended || limit != deadline_ns_) return ended;
+  if (ended || limit != deadline_ns()) return ended;
   lock.unlock();
   lose();  // do not depend on the supervisor's thread being on time
   return true;
 }
 
+// Time moves only by polling, so waiting is polling: from one time the device asks for to the next.
+// A device that asks for no time at all takes the job to its deadline.
+Result<bool> JobControl::wait_in_virtual_time(uint64_t until_ns) {
+  Session& session = *resources_.session;
+  const uint64_t give_up = monotonic_ns() + kHardTimeoutNs;
+  for (uint64_t now = session.now_ns();;) {
+    CALRT_TRY_ASSIGN(const uint64_t next, session.poll(now));
+    if (told_.load(std::memory_order_acquire)) return true;
+    now = std::max(now, session.now_ns());  // somebody else may poll, too
+    if (now >= until_ns || monotonic_ns() >= give_up) return false;
+    now = std::min({std::max(next, now + 1), until_ns, std::max(deadline_ns(), now + 1)});
+  }
+}
+
+bool JobControl::wait_for_driver(uint64_t until_ns) {
+  cald_error detail{};
+  detail.struct_size = sizeof detail;
+  cald_completion completion{};
+  completion.struct_size = sizeof completion;
+  completion.job_seq = job_seq();
+  completion.bytes_in = completion.bytes_out = CALD_BYTES_UNKNOWN;
+  const auto waited = call_driver(
+      "job_wait", [&](cald_error* why) { return table().job_wait(handle(), until_ns, why); });
+  if (!waited.ok()) {
+    if (waited.error().code != Status::WAIT_TIMEOUT) lose(waited.error());
+    return false;
+  }
+  const auto asked = call_driver("job_query", [&](cald_error*) {
+    return table().job_query(handle(), &completion.state, &detail);
+  });
+  if (!asked.ok()) {
+    lose(asked.error());
+    return false;
+  }
+  if (completion.state == CALD_JOB_FAILED) {
+    completion.status = detail.code;
+    completion.native_code = detail.native_code;
+    completion.flags = detail.flags;
+  }
+  on_job_complete(job_tag(job_seq()), &completion);
+  return true;
+}
+
 std::vector<uint64_t> JobControl::requests() {
   const std::scoped_lock lock(mutex_);
-  return sink_ != nullptr ? sink_->requests(job_seq_) : std::vector<uint64_t>();
+  return sink_ != nullptr ? sink_->requests(job_seq()) : std::vector<uint64_t>();
 }
 
 Error JobControl::error() {
   const std::scoped_lock calls(call_mutex_);
-  if (!detailed_ && state() != JobState::LOST && handle() != nullptr) {
+  if (!detailed_ && state() == JobState::FAILED && handle() != nullptr) {
     cald_error detail{};
     detail.struct_size = sizeof detail;
     int32_t ignored = 0;
@@ -103,17 +158,20 @@ Error JobControl::error() {
       detail.message[0] = '\0';  // the completion's status stands; there is just no text
     }
     if (detail.message[0] != '\0') {
-      const auto code = static_cast<cald_status>(error_.code);
-      const Error told = driver_error(code, detail, "job");
+      const Error told = driver_error(static_cast<cald_status>(error_.code), detail, terms_.entry);
       error_.message = told.message;
-      error_.where = told.where;
-      if (!error_.unmapped && error_.native_code == 0) error_.native_code = told.native_code;
+      if (detail.where[0] != '\0') error_.where = told.where;
+      if (!error_.unmapped && error_.native_code == 0) {
+        error_.native_code = told.native_code;
+        error_.unmapped = told.unmapped;
+        error_.status_class = told.status_class;
+      }
     }
   }
   detailed_ = true;
   Error out = error_;
   const char* sentence = status_row(static_cast<int32_t>(out.code)).sentence;
-  out.message = "job " + std::to_string(job_seq_) + ": " +
+  out.message = "job " + std::to_string(job_seq()) + ": " +
                 (out.message.empty() ? std::string(sentence) : out.message);
   return out;
 }
@@ -122,7 +180,7 @@ Result<cald_timing> JobControl::timing() {
   const JobState now = state();
   if (now < JobState::DONE || now == JobState::LOST)
     return fail(Status::INVALID_STATE, "timing: job %llu is %s; it is known once the job has ended",
-                (unsigned long long)job_seq_, job_state_name(now));
+                (unsigned long long)job_seq(), job_state_name(now));
   const auto entry = CALRT_DRIVER_ENTRY(table(), job_timing);
   if (entry == nullptr)
     return fail(Status::UNSUPPORTED, "timing: driver %s does not measure jobs", table().name);
@@ -144,11 +202,12 @@ std::optional<JobResources> JobControl::orphan() {
   return std::nullopt;
 }
 
-JobResources JobControl::abandon() {
+void JobControl::abandon() {
+  JobResources dropped;
   const std::scoped_lock lock(mutex_);
   sink_ = nullptr;
-  if (resources_.bindings) resources_.bindings->job_seq_.store(0, std::memory_order_release);
-  return std::move(resources_);
+  if (BindingUse* held = use()) held->store(0, std::memory_order_release);
+  std::swap(dropped, resources_);
 }
 
 }  // namespace calrt

@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <unistd.h>
-
+#include <algorithm>
 #include <chrono>
-#include <cstdlib>
-#include <thread>
 #include <vector>
 
-#include "base/log.h"
 #include "calrt/driver_host.h"
 #include "calrt/job_control.h"
+#include "calrt/own_threads.h"
 
 namespace calrt {
 namespace {
 
-constexpr uint64_t kRetryNs = 20'000'000;  // between two looks at a job the driver is not done with
-constexpr auto kExitPatience = std::chrono::seconds(2);
+constexpr uint64_t kRetryNs = 20'000'000;  // between two looks at what is not ready yet
 
 // The driver's own view: a completion may arrive a moment before the driver is through.
 bool settled(const JobResources& held) {
@@ -29,38 +25,38 @@ bool settled(const JobResources& held) {
 
 }  // namespace
 
-JobSupervisor& JobSupervisor::get() {
-  static auto* supervisor =
-      new JobSupervisor;  // never freed: drivers may answer until the very end
-  return *supervisor;
-}
+JobSupervisor& JobSupervisor::get() { return per_process<JobSupervisor>(); }
 
-void JobSupervisor::add(const std::shared_ptr<JobControl>& control) {
+void JobSupervisor::add(std::shared_ptr<JobControl> control) {
+  const bool real_time = control->real_time();
+  const uint64_t deadline_ns = control->deadline_ns();
   const std::scoped_lock lock(mutex_);
-  jobs_.emplace(control->job_seq(), control);
-}
-
-void JobSupervisor::arm(const JobControl& control) {
-  const std::scoped_lock lock(mutex_);
-  if (jobs_.count(control.job_seq()) == 0) return;
-  deadlines_.emplace(control.deadline_ns(), control.job_seq());
-  wake_by(control.deadline_ns());
+  jobs_.add(std::move(control));
+  if (real_time) wake_by(deadline_ns);
 }
 
 std::shared_ptr<JobControl> JobSupervisor::take(uint64_t job_seq) {
   const std::scoped_lock lock(mutex_);
-  const auto found = jobs_.find(job_seq);
-  if (found == jobs_.end()) return nullptr;
-  std::shared_ptr<JobControl> control = std::move(found->second);
-  jobs_.erase(found);
-  deadlines_.erase({control->deadline_ns(), job_seq});
-  return control;
+  return jobs_.take(job_seq);
 }
 
 std::shared_ptr<JobControl> JobSupervisor::find(uint64_t job_seq) {
   const std::scoped_lock lock(mutex_);
-  const auto found = jobs_.find(job_seq);
-  return found != jobs_.end() ? found->second : nullptr;
+  return jobs_.find(job_seq);
+}
+
+void JobSupervisor::lose_overdue(const Session& session) {
+  std::vector<std::shared_ptr<JobControl>> lost;
+  {
+    const uint64_t now = session.now_ns();
+    const std::scoped_lock lock(mutex_);
+    jobs_.each([&](const std::shared_ptr<JobControl>& job) {
+      if (!job->real_time() && job->of(session) && job->deadline_ns() <= now &&
+          job->state() != JobState::CREATED)
+        lost.push_back(job);
+    });
+  }
+  for (const auto& job : lost) job->lose();
 }
 
 void JobSupervisor::dispose(JobResources resources) {
@@ -73,22 +69,16 @@ void JobSupervisor::dispose_later(JobResources resources) {
   wake_by(0);
 }
 
-// The thread sleeps on through deadlines of jobs that have ended: with one job after another it is
-// woken once per deadline's length, not once per job.
 void JobSupervisor::wake_by(uint64_t t_ns) {
-  if (stopping_) return;
-  if (!running_ || process_ != getpid()) {  // a fork's child has no thread yet
-    process_ = getpid();
-    running_ = false;
+  if (!running_) {  // without a thread, waits see their deadlines themselves
+    running_ = own_threads::start(
+        "job deadlines", [this] { run(); },
+        [this] {
+          const std::scoped_lock lock(mutex_);
+          wakes_at_ = 0;
+          wake_.notify_one();
+        });
     wakes_at_ = UINT64_MAX;
-    try {
-      std::thread([this] { run(); }).detach();
-    } catch (const std::exception& failed) {
-      log_line(LOG_ERROR, "calrt", "the job supervisor cannot start: %s", failed.what());
-      return;  // waits see their deadlines themselves; dropped jobs are kept until a start works
-    }
-    running_ = true;
-    std::atexit([] { get().stop(); });
   }
   if (t_ns >= wakes_at_) return;
   wakes_at_ = t_ns;
@@ -97,25 +87,30 @@ void JobSupervisor::wake_by(uint64_t t_ns) {
 
 void JobSupervisor::run() {
   using Clock = std::chrono::steady_clock;
+  std::vector<std::shared_ptr<JobControl>> lost;
   std::unique_lock lock(mutex_);
-  while (!stopping_) {
+  while (!own_threads::stopping()) {
     const uint64_t now = monotonic_ns();
-    std::vector<std::shared_ptr<JobControl>> lost;
-    while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-      if (const auto job = jobs_.find(deadlines_.begin()->second); job != jobs_.end())
-        lost.push_back(job->second);  // stays known, to recognise the late answer
-      deadlines_.erase(deadlines_.begin());
-    }
+    wakes_at_ = UINT64_MAX;
+    jobs_.each([&](const std::shared_ptr<JobControl>& job) {
+      const JobState state = job->state();
+      if (!job->real_time() || state >= JobState::DONE) return;  // lost ones stay, to be recognised
+      if (job->deadline_ns() > now)
+        wakes_at_ = std::min(wakes_at_, job->deadline_ns());
+      else if (state == JobState::CREATED)
+        wakes_at_ = std::min(wakes_at_, now + kRetryNs);
+      else
+        lost.push_back(job);
+    });
     unsettled_.splice(unsettled_.end(), garbage_);
     lock.unlock();
-    for (const auto& control : lost) control->lose();
+    for (const auto& job : lost) job->lose();
     lost.clear();
     std::erase_if(unsettled_, settled);  // gives back what they held, children first
     lock.lock();
     if (!garbage_.empty()) continue;
-    wakes_at_ = deadlines_.empty() ? UINT64_MAX : deadlines_.begin()->first;
     if (!unsettled_.empty()) wakes_at_ = std::min(wakes_at_, monotonic_ns() + kRetryNs);
-    while (!stopping_ && monotonic_ns() < wakes_at_) {
+    while (monotonic_ns() < wakes_at_ && !own_threads::stopping()) {
       if (wakes_at_ == UINT64_MAX)
         wake_.wait(lock);
       else
@@ -123,16 +118,6 @@ void JobSupervisor::run() {
     }
   }
   running_ = false;
-  stopped_.notify_all();
-}
-
-// At exit: no new work for a thread that would run beside static destructors.
-void JobSupervisor::stop() {
-  if (process_ != getpid()) return;
-  std::unique_lock lock(mutex_);
-  stopping_ = true;
-  wake_.notify_all();
-  stopped_.wait_for(lock, kExitPatience, [this] { return !running_; });
 }
 
 }  // namespace calrt

@@ -5,9 +5,10 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
+
+#include "base/ranked_mutex.h"
 
 namespace calrt {
 
@@ -46,8 +47,8 @@ class Slot {
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  RankedMutex mutex_{LockRank::LEAF, "slot"};
+  RankedCondition changed_;
   std::weak_ptr<T> instance_;
   bool occupied_ = false;
 };

@@ -2,9 +2,12 @@
 // The whole test framework: CHECK counts and reports, TEST registers, main() runs all or the named.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <vector>
+
+#include "base/ranked_mutex.h"
 
 namespace calrt::testing {
 
@@ -18,6 +21,11 @@ inline std::vector<Case>& cases() {
 }
 inline int& failures() {
   static int count = 0;
+  return count;
+}
+// A test that takes locks in a wrong order on purpose adds how often.
+inline uint64_t& expected_lock_violations() {
+  static uint64_t count = 0;
   return count;
 }
 struct Register {
@@ -46,6 +54,7 @@ int main(int argc, char** argv) {
     test.run();
     ++ran;
   }
+  CHECK(calrt::lock_order_violations() == calrt::testing::expected_lock_violations());
   std::printf("%d passed, %d failed\n", calrt::testing::failures() == 0 ? ran : 0,
               calrt::testing::failures());
   return calrt::testing::failures() == 0 && ran > 0 ? 0 : 1;

@@ -7,78 +7,10 @@
 
 #include "calrt/driver_host.h"
 #include "tests/check.h"
-#include "tests/package_for_test.h"
-#include "tests/scripted_access.h"
+#include "tests/job_rig.h"
 
 using namespace calrt;
 using scripted::Ends;
-
-namespace {
-
-constexpr uint64_t kMs = 1'000'000;
-
-scripted::Script& script() {
-  static scripted::Script* found =
-      scripted_access((*(*Device::open("scripted", {}))->info()).driver_path);
-  return *found;
-}
-
-struct Sink : CompletionSink {
-  std::atomic<int> told{0};
-  std::atomic<uint64_t> job_seq{0};
-  std::atomic<JobState> state{JobState::CREATED};
-  std::atomic<int32_t> status{-1};
-  void completed(uint64_t seq, JobState end, int32_t code) noexcept override {
-    job_seq = seq;
-    state = end;
-    status = code;
-    ++told;
-  }
-};
-
-// A device with a loaded model and one binding set; checks at its end that all was given back.
-struct Rig {
-  std::shared_ptr<Device> device;
-  std::shared_ptr<Model> model;
-  std::shared_ptr<Session> session;
-  std::shared_ptr<BindingSet> bindings;
-  Sink sink;
-
-  Rig() {
-    script().reset();
-    device = *Device::open("scripted", {});
-    model = *Model::load(device, PackageForTest::make("scripted", "test-class"), {});
-    session = *device->session();
-    bindings = make();
-  }
-  ~Rig() {
-    script().set([](scripted::Script& now) {
-      now.throws.clear();
-      now.answers.clear();
-    });
-    drop();
-    CHECK(eventually([] { return script().living() == 0; }));
-    const std::scoped_lock lock(script().mutex);
-    for (const std::string& what : script().wrong)
-      std::fprintf(stderr, "wrong: %s\n", what.c_str());
-    CHECK(script().wrong.empty());
-  }
-  std::shared_ptr<BindingSet> make() { return *model->make_bindings(0); }
-  Result<std::shared_ptr<Job>> submit(uint64_t ms = 20'000) { return submit(bindings, ms); }
-  Result<std::shared_ptr<Job>> submit(const std::shared_ptr<BindingSet>& set, uint64_t ms) {
-    return Job::submit(session, model, set, monotonic_ns() + ms * kMs, &sink);
-  }
-  void drop() {
-    bindings.reset();
-    session.reset();
-    model.reset();
-    device.reset();
-  }
-};
-
-uint64_t in(uint64_t ms) { return monotonic_ns() + ms * kMs; }
-
-}  // namespace
 
 TEST(completion_inside_submit) {
   Rig rig;

@@ -42,7 +42,7 @@ void null_answer(void* out, const void* filled, size_t filled_bytes) {
 
 void* null_alloc(const cald_device* device, uint64_t bytes) {
   const cald_host* host = device->driver->host;
-  void* memory = host->alloc(host->user, bytes, 64);
+  void* memory = host->alloc(host->user, bytes, 16);
   if (memory != NULL) memset(memory, 0, bytes);
   return memory;
 }

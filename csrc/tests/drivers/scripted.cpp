@@ -38,11 +38,14 @@ struct cald_model {
   cald_model_info info;
 };
 struct cald_job {
-  cald_job_desc desc;
+  uint64_t job_seq;
+  void (*on_complete)(void* user, const cald_completion* completion);
+  void* user;
   cald_session* session;
   int32_t state;
   bool in_callback;
   int settle;
+  uint64_t due_ns;  // by poll; 0: not polled yet
 };
 
 namespace {
@@ -134,6 +137,8 @@ cald_status device_info(cald_device*, cald_device_info* out, cald_error* err) {
   out->depth = 1;
   out->queue = 8;
   out->memory_free = script().memory_free;
+  out->completion = script().completion;
+  out->clock = script().clock;
   return CALD_OK;
 }
 cald_status device_enumerate(cald_driver*, uint32_t, cald_device_info* out, cald_error* err) {
@@ -241,20 +246,23 @@ cald_status model_info(cald_model* model, cald_model_info* out, cald_error* err)
 // The job's end, once or as often as the script says; only then is it terminal for job_wait.
 void end(cald_job* job) {
   Script& s = script();
-  const cald_job_desc desc = job->desc;
+  const cald_job was = *job;
   cald_completion told{};
   int times = 0;
   {
     const std::scoped_lock lock(s.mutex);
-    told.struct_size = sizeof told;
+    told.struct_size = s.told_size;
     told.state = s.end_state;
-    told.job_seq = desc.job_seq + s.wrong_seq;
+    told.job_seq = was.job_seq + s.wrong_seq;
     told.status = s.end_status;
-    told.bytes_in = told.bytes_out = CALD_BYTES_UNKNOWN;
-    times = s.completions;
+    told.bytes_in = s.bytes_in;
+    told.bytes_out = s.bytes_out;
+    told.native_code = s.told_native;
+    told.flags = s.told_flags;
+    times = was.on_complete != nullptr ? s.completions : 0;
     job->in_callback = true;
   }
-  for (int i = 0; i < times; ++i) desc.on_complete(desc.user, &told);
+  for (int i = 0; i < times; ++i) was.on_complete(was.user, &told);
   const std::scoped_lock lock(s.mutex);
   job->in_callback = false;
   job->settle = s.settle_polls;
@@ -275,18 +283,16 @@ bool finish(uint64_t job_seq) {
   return true;
 }
 
-cald_status submit(cald_session* session, const cald_job_desc* desc, cald_job** out,
-                   cald_error* err) {
-  BEGIN("submit");
+template <class Desc>
+cald_status begin_job(cald_session* session, const Desc* desc, cald_job** out, cald_error* err,
+                      std::unique_lock<std::recursive_mutex>& lock) {
   Script& s = script();
-  std::unique_lock lock(s.mutex);
   if (waiting().size() >= s.queue_limit) {
     std::snprintf(err->message, sizeof err->message, "%zu jobs wait", waiting().size());
     return CALD_QUEUE_FULL;
   }
-  s.bound.assign(desc->bindings, desc->bindings + desc->n_bindings);
-  s.last = *desc;
-  auto* job = new cald_job{*desc, session, CALD_JOB_RUNNING, false, 0};
+  auto* job = new cald_job{
+      desc->job_seq, desc->on_complete, desc->user, session, CALD_JOB_RUNNING, false, 0, 0};
   ++session->jobs;
   lives("job");
   *out = job;
@@ -300,18 +306,71 @@ cald_status submit(cald_session* session, const cald_job_desc* desc, cald_job** 
   if (s.ends == Ends::THREAD) std::thread(finish, desc->job_seq).detach();
   return CALD_OK;
 }
+
+cald_status submit(cald_session* session, const cald_job_desc* desc, cald_job** out,
+                   cald_error* err) {
+  BEGIN("submit");
+  std::unique_lock lock(script().mutex);
+  script().bound.assign(desc->bindings, desc->bindings + desc->n_bindings);
+  script().last = *desc;
+  return begin_job(session, desc, out, err, lock);
+}
+cald_status kv_info(cald_model* model, cald_kv_info* out, cald_error* err) {
+  BEGIN("kv_info");
+  out->ops = script().kv_ops;
+  out->lanes = model->info.lanes;
+  out->cells = model->info.cells;
+  out->dtype = CALD_BF16;
+  out->n_layers = 2;
+  out->bytes_per_cell = 32;
+  return CALD_OK;
+}
+cald_status kv_submit(cald_session* session, const cald_kv_desc* desc, cald_job** out,
+                      cald_error* err) {
+  BEGIN("kv_submit");
+  std::unique_lock lock(script().mutex);
+  script().last_kv = *desc;
+  return begin_job(session, desc, out, err, lock);
+}
+cald_status poll(cald_session* session, uint64_t now_ns, uint64_t* next_ns, cald_error* err) {
+  BEGIN("poll");
+  Script& s = script();
+  std::vector<uint64_t> due;
+  *next_ns = CALD_NO_DEADLINE;
+  {
+    const std::scoped_lock lock(s.mutex);
+    s.polls.push_back(now_ns);
+    for (const auto& [job_seq, job] : waiting()) {
+      if (job->session != session || s.ends != Ends::POLLED) continue;
+      if (job->due_ns == 0) job->due_ns = now_ns + s.duration_ns;
+      if (job->due_ns <= now_ns)
+        due.push_back(job_seq);
+      else
+        *next_ns = std::min(*next_ns, job->due_ns);
+    }
+  }
+  for (const uint64_t job_seq : due) finish(job_seq);
+  return CALD_OK;
+}
 cald_status job_query(cald_job* job, int32_t* state, cald_error* err) {
   BEGIN("job_query");
   const std::scoped_lock lock(script().mutex);
   *state = job->state;
   if (err != nullptr && job->state == CALD_JOB_FAILED) {
     std::snprintf(err->message, sizeof err->message, "%s", script().end_text.c_str());
+    err->code = script().end_status;
     err->native_code = script().end_native;
+    err->flags = script().told_flags;
   }
   return CALD_OK;
 }
+bool hangs() {
+  const std::scoped_lock lock(script().mutex);
+  return script().wait_hangs;
+}
 cald_status job_wait(cald_job* job, uint64_t, cald_error* err) {
   BEGIN("job_wait");
+  while (hangs()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const std::scoped_lock lock(script().mutex);
   if (job->state < CALD_JOB_DONE) return CALD_WAIT_TIMEOUT;
   return job->settle-- > 0 ? CALD_WAIT_TIMEOUT : CALD_OK;
@@ -319,7 +378,7 @@ cald_status job_wait(cald_job* job, uint64_t, cald_error* err) {
 cald_status job_cancel(cald_job* job, cald_error* err) {
   BEGIN("job_cancel");
   script().set([](Script& now) { now.end_state = CALD_JOB_CANCELLED; });
-  finish(job->desc.job_seq);
+  finish(job->job_seq);
   return CALD_OK;
 }
 cald_status job_timing(cald_job* job, cald_timing* out, cald_error* err) {
@@ -350,6 +409,14 @@ cald_driver_table make_table() {
   ENTRY(buffer_map), ENTRY(buffer_h2d), ENTRY(buffer_d2h), ENTRY(model_footprint);
   ENTRY(model_load), ENTRY(model_unload), ENTRY(model_info), ENTRY(submit), ENTRY(job_query);
   ENTRY(job_wait), ENTRY(job_cancel), ENTRY(job_timing), ENTRY(job_destroy);
+  ENTRY(poll), ENTRY(kv_info), ENTRY(kv_submit);
+#ifdef BARE  // without what is optional
+  table.job_cancel = nullptr;
+  table.job_timing = nullptr;
+  table.poll = nullptr;
+  table.kv_info = nullptr;
+  table.kv_submit = nullptr;
+#endif
   return table;
 }
 

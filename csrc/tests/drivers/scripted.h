@@ -14,7 +14,9 @@
 
 namespace scripted {
 
-enum class Ends { INSIDE, HELD, THREAD };  // of jobs: inside submit, when told, from a thread
+// How jobs end: inside submit, when told, from a thread, or in the poll `duration_ns` after the
+// first.
+enum class Ends { INSIDE, HELD, THREAD, POLLED };
 
 struct Script {
   std::recursive_mutex mutex;
@@ -28,9 +30,18 @@ struct Script {
   int32_t end_state = CALD_JOB_DONE, end_status = CALD_OK;
   std::string end_text;  // job_query's message
   int64_t end_native = 0;
+  // Of the completion: what was moved, the vendor's number, and how long a struct the driver knows.
+  uint64_t bytes_in = CALD_BYTES_UNKNOWN, bytes_out = CALD_BYTES_UNKNOWN;
+  int64_t told_native = 0;
+  uint32_t told_flags = 0, told_size = sizeof(cald_completion);
   uint32_t queue_limit = 9;  // jobs not yet ended, on all sessions
   uint64_t footprint_host = 0, footprint_device = 0, memory_free = 0;
-  int settle_polls = 0;  // job_wait says WAIT_TIMEOUT this often after an end
+  int settle_polls = 0;     // job_wait says WAIT_TIMEOUT this often after an end
+  bool wait_hangs = false;  // job_wait does not return before this is false again
+  int32_t completion = CALD_COMPLETION_CALLBACK;
+  uint32_t clock = CALD_CLOCK_REAL;
+  uint64_t duration_ns = 0;
+  uint32_t kv_ops = 0;
   const char* device_class = "test-class";
   const char* runtime = "1.2.3";
 
@@ -41,6 +52,8 @@ struct Script {
   std::vector<uint64_t> held;        // job_seq of jobs that wait to be told
   std::vector<cald_binding> bound;   // of the last submit
   cald_job_desc last{};              // the last submit; its `bindings` are gone
+  cald_kv_desc last_kv{};            // the last kv_submit
+  std::vector<uint64_t> polls;       // the times of poll
   int progress_answer = -1;
 
   void reset() {
@@ -59,6 +72,16 @@ struct Script {
     queue_limit = 9;
     footprint_host = footprint_device = memory_free = 0;
     settle_polls = 0;
+    bytes_in = bytes_out = CALD_BYTES_UNKNOWN;
+    told_native = 0;
+    told_flags = 0;
+    told_size = sizeof(cald_completion);
+    wait_hangs = false;
+    completion = CALD_COMPLETION_CALLBACK;
+    clock = CALD_CLOCK_REAL;
+    duration_ns = 0;
+    kv_ops = 0;
+    polls.clear();
     device_class = "test-class";
     runtime = "1.2.3";
     calls.clear();

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// A fork's child has a runtime of its own: it may open a device and run jobs, and leaves its
+// parent's alone.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <thread>
+
+#include "base/process.h"
+#include "tests/check.h"
+#include "tests/job_rig.h"
+
+using namespace calrt;
+using scripted::Ends;
+
+namespace {
+
+// Runs `body` in a child, which leaves as Python's children do, through exit handlers. The child's
+// exit status; -1 if it hung and was ended.
+template <class Body>
+int in_child(Body&& body) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    testing::failures() = 0;
+    body();
+    std::exit(testing::failures() == 0 ? 0 : 1);
+  }
+  int status = 0;
+  for (int i = 0; i < 30'000; ++i) {
+    if (waitpid(child, &status, WNOHANG) == child)
+      return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
+  return -1;
+}
+
+void run_jobs_on_a_device_of_its_own() {
+  auto device = *Device::open("null", {});
+  auto model = *Model::load(device, PackageForTest::make("null", "null"), {});
+  auto session = *device->session();
+  std::shared_ptr<BindingSet> set = *model->make_bindings(0);
+  Sink sink;
+  for (int i = 0; i < 5; ++i) {
+    auto job = Job::submit(session, model, set, in(20'000), &sink);
+    CHECK(job.ok() && (*job)->wait(0).ok());
+  }
+  CHECK(sink.told == 5);
+}
+
+}  // namespace
+
+TEST(the_generation_tells_parent_and_child_apart) {
+  const uint32_t mine = process_generation();
+  CHECK(in_child([mine] { CHECK(process_generation() == mine + 1); }) == 0);
+  CHECK(process_generation() == mine);
+}
+
+TEST(a_child_runs_jobs_of_its_own_and_exits) {
+  run_jobs_on_a_device_of_its_own();
+  CHECK(in_child(run_jobs_on_a_device_of_its_own) == 0);
+}
+
+TEST(a_parents_job_is_nothing_to_its_child) {
+  Rig rig;
+  script().ends = Ends::HELD;
+  auto job = *rig.submit();
+  auto second = *rig.submit(rig.make(), 20'000);
+  CHECK(script().finish(second->job_seq()));
+  const int calls = script().called("job_query");
+  CHECK(in_child([&] {
+          CHECK(job->wait(in(1000)).error().code == Status::INVALID_STATE);
+          CHECK(job->cancel().error().code == Status::INVALID_STATE);
+          CHECK(second->timing().error().code == Status::INVALID_STATE);
+          CHECK(job->state() == JobState::QUEUED && script().called("job_query") == calls);
+          CHECK(rig.submit(rig.bindings, 1000).error().code == Status::INVALID_STATE);
+          job.reset();
+          second.reset();
+          rig.drop();
+          CHECK(script().living("job") == 2);  // of the parent: not destroyed from here
+          run_jobs_on_a_device_of_its_own();
+        }) == 0);
+  CHECK(script().finish(job->job_seq()) && job->wait(0).ok());
+}
+
+// The child finds the runtime's locks as other threads held them at the fork.
+TEST(a_child_forked_amid_jobs_does_not_hang) {
+  Rig rig;
+  script().ends = Ends::INSIDE;
+  std::atomic<bool> enough{false};
+  std::thread busy([&] {
+    auto device = *Device::open("null", {});
+    auto model = *Model::load(device, PackageForTest::make("null", "null"), {});
+    auto session = *device->session();
+    std::shared_ptr<BindingSet> set = *model->make_bindings(0);
+    while (!enough) (void)(*Job::submit(session, model, set, in(20'000)))->wait(0);
+  });
+  for (int i = 0; i < 20; ++i) CHECK(in_child(run_jobs_on_a_device_of_its_own) == 0);
+  enough = true;
+  busy.join();
+}
