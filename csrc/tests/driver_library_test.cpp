@@ -2,6 +2,8 @@
 // Finding, loading and refusing driver libraries; what a driver answers, as a Result.
 #include "calrt/driver_library.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <climits>
 #include <cstdio>
@@ -11,8 +13,12 @@
 #include <string>
 
 #include "base/log.h"
+#include "calrt/device.h"
 #include "calrt/driver_host.h"
+#include "calrt/job.h"
+#include "calrt/model.h"
 #include "tests/check.h"
+#include "tests/package_for_test.h"
 #include "tests/scripted_access.h"
 
 using namespace calrt;
@@ -29,6 +35,11 @@ bool says(const Error& error, Status code, const char* words) {
   const bool good = error.code == code && error.message.find(words) != std::string::npos;
   if (!good) std::fprintf(stderr, "got: %s\n", error_text(error).c_str());
   return good;
+}
+
+std::string file_of(const char* name) {
+  const std::string folders = std::getenv("CALRT_DRIVER_PATH");
+  return folders.substr(0, folders.find(':')) + "/libcald_" + name + ".so";
 }
 
 }  // namespace
@@ -56,7 +67,6 @@ TEST(a_file_that_is_no_library_is_refused) {
 TEST(broken_drivers_are_refused_by_what_is_wrong) {
   CHECK(says(refused("broken_no_symbol"), Status::VERSION_MISMATCH, "cald_driver_entry"));
   CHECK(says(refused("broken_major"), Status::VERSION_MISMATCH, "ABI 1.0"));
-  CHECK(says(refused("broken_missing"), Status::VERSION_MISMATCH, "'submit' is NULL"));
   CHECK(says(refused("broken_short"), Status::VERSION_MISMATCH, "'job_wait' lies beyond"));
   CHECK(says(refused("broken_no_version"), Status::VERSION_MISMATCH, "struct_size is 4"));
   CHECK(says(refused("broken_throws"), Status::INTERNAL, "threw"));
@@ -74,6 +84,108 @@ TEST(statuses_outside_the_list_are_internal_with_the_number_kept) {
     CHECK(error.code == Status::INTERNAL && error.native_code == number && error.unmapped);
     CHECK(error_text(error).find("native " + std::to_string(number) + " unmapped") !=
           std::string::npos);
+  }
+}
+
+TEST(each_required_entry_is_required_and_no_other) {
+  struct Row {
+    const char* name;
+    bool required;
+  };
+  const Row rows[] = {
+#define CALD_ENTRY(name, need, minor, cls) {#name, #need[0] == 'R'},
+#include "calrt/driver_entries.inc"
+#undef CALD_ENTRY
+  };
+  const std::string path = file_of("broken_missing");
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  auto lacks = reinterpret_cast<void (*)(int)>(dlsym(library, "broken_lacks"));
+  int number = 0, refusals = 0;
+  for (const Row& row : rows) {
+    lacks(number++);
+    if (!row.required) continue;
+    const std::string words = "required entry '" + std::string(row.name) + "' is NULL";
+    CHECK(says(refused("broken_missing"), Status::VERSION_MISMATCH, words.c_str()));
+    ++refusals;
+  }
+  CHECK(refusals == 21);
+}
+
+TEST(without_layers_the_table_is_the_drivers_own) {
+  auto library = DriverLibrary::load("null");
+  void* raw = dlopen((*library)->path().c_str(), RTLD_NOW | RTLD_LOCAL);
+  auto entry = reinterpret_cast<cald_driver_entry_fn>(dlsym(raw, "cald_driver_entry"));
+  const cald_driver_table* own = nullptr;
+  CHECK(entry(&driver_host(), CALD_ABI_VERSION, &own) == CALD_OK);
+  CHECK(&(*library)->table() == own && (*library)->layers().empty());
+  auto layered = DriverLibrary::load("null", "fault:submit status=21");
+  CHECK(layered.ok() && &(*layered)->table() != own && (*layered)->layers().size() == 1);
+}
+
+TEST(an_instance_is_of_a_path_and_layers) {
+  auto plain = DriverLibrary::load("scripted");
+  auto one = DriverLibrary::load("scripted", "fault:submit status=21");
+  auto same = DriverLibrary::load("scripted", "fault:submit status=21");
+  auto other = DriverLibrary::load("scripted", "fault:submit status=22");
+  CHECK(plain.ok() && one.ok() && same.ok() && other.ok());
+  CHECK(one->get() == same->get() && one->get() != other->get() && one->get() != plain->get());
+  scripted::Script* script = scripted_access((*plain)->path());
+  CHECK(script->living("driver") == 3);
+  one = same = other = fail(Status::OK, "dropped");
+  CHECK(script->living("driver") == 1);
+}
+
+TEST(layers_that_have_no_meaning_open_nothing) {
+  auto loaded = DriverLibrary::load("null", "no_such_layer:x");
+  CHECK(!loaded.ok() && says(loaded.error(), Status::INVALID_ARGUMENT, "'no_such_layer'"));
+  loaded = DriverLibrary::load("null", "fault:submit statsu=3");
+  CHECK(!loaded.ok() && says(loaded.error(), Status::INVALID_ARGUMENT, "'statsu'"));
+}
+
+TEST(a_driver_of_an_older_minor_works) {
+  auto device = *Device::open("older", {});
+  CHECK(device->info()->device_class == "older" && device->info()->id.empty());
+  auto model = *Model::load(device, PackageForTest::make("older", "older"), {});
+  std::shared_ptr<BindingSet> set = *model->make_bindings(1);  // decode_b1
+  auto job = *Job::submit(*device->session(), model, set, monotonic_ns() + 20'000'000'000u);
+  CHECK(job->wait(monotonic_ns() + 20'000'000'000u).ok() && job->state() == JobState::DONE);
+  CHECK(job->timing().ok() && job->timing()->infer_ns == 1);
+  uint8_t first = 0;
+  CHECK(set->share(CALD_ROLE_LOGITS)->read(0, &first, 1).ok() && first == 40);  // 10 floats
+}
+
+TEST(what_an_older_driver_lacks_is_unsupported_in_words) {
+  auto device = *Device::open("older", {});
+  auto topology = device->topology();
+  CHECK(!topology.ok() && says(topology.error(), Status::UNSUPPORTED, "driver older"));
+  auto trace = device->trace_start(16);
+  CHECK(!trace.ok() && says(trace.error(), Status::UNSUPPORTED, "driver older"));
+  auto health = device->health();
+  CHECK(!health.ok() && says(health.error(), Status::UNSUPPORTED, "driver older"));
+  const auto& table = device->table();
+#define CALD_ENTRY(name, need, minor, cls) \
+  if (minor > 1) CHECK(CALRT_DRIVER_ENTRY(table, name) == nullptr);
+#include "calrt/driver_entries.inc"
+#undef CALD_ENTRY
+}
+
+TEST(a_layer_adds_nothing_that_an_older_driver_lacks) {
+  auto device = *Device::open("older", {}, {"fault:submit status=21 nth=999", {}});
+  const auto& table = device->table();
+  CHECK(table.struct_size < sizeof(cald_driver_table) && table.device_health == nullptr);
+  auto topology = device->topology();
+  CHECK(!topology.ok() && topology.error().code == Status::UNSUPPORTED);
+}
+
+TEST(a_driver_of_a_newer_minor_works) {
+  for (const char* layers : {"", "fault:submit status=21 nth=999"}) {
+    auto device = *Device::open("newer", {}, {layers, {}});
+    CHECK(device->table().abi_version == ((CALD_ABI_MAJOR << 16) | 10));
+    CHECK(device->info()->device_class == "null" && device->topology().ok());
+    auto model = *Model::load(device, PackageForTest::make("newer", "null"), {});
+    std::shared_ptr<BindingSet> set = *model->make_bindings(0);
+    auto job = *Job::submit(*device->session(), model, set, monotonic_ns() + 20'000'000'000u);
+    CHECK(job->wait(monotonic_ns() + 20'000'000'000u).ok() && job->state() == JobState::DONE);
   }
 }
 
