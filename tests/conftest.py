@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +32,16 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_package(tiny_gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, packed for f32."""
     return build_package(tiny_gguf, tmp_path_factory.mktemp("package") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def null_package(tiny_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for the null driver, which ends each job at once and writes nothing."""
+    package = shutil.copytree(tiny_package, tmp_path_factory.mktemp("package") / "null")
+    manifest = json.loads((package / "manifest.json").read_text())
+    manifest["target"] = {"driver": "null", "device_class": "null"}
+    (package / "manifest.json").write_text(json.dumps(manifest))
+    return package
 
 
 @pytest.fixture

@@ -5,9 +5,18 @@
 #include "base/status.h"
 #include "bind/errors.h"
 #include "bind/module.h"
+#include "calrt/device.h"
+#include "calrt/model.h"
 
 namespace calrt::bind {
 namespace {
+
+py::object text_of(std::string_view text) {
+  auto made = py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+  if (!made) throw py::error_already_set();
+  return made;
+}
 
 // calrt.errors.from_native, looked up once.
 const py::object& from_native() {
@@ -19,10 +28,14 @@ const py::object& from_native() {
 }
 
 void set_python_error(const Error& error, const ErrorContext& context) {
-  auto message = py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
-      error.message.data(), static_cast<Py_ssize_t>(error.message.size()), "replace"));
-  py::object instance = from_native()(static_cast<int32_t>(error.code), error.native_code, message,
-                                      error.where, context.device, context.job_seq, error.unmapped);
+  const Device* device = context.model != nullptr ? context.model->device().get() : context.device;
+  const uint64_t generation = context.model != nullptr ? context.model->generation() : 0;
+  py::object instance = from_native()(
+      static_cast<int32_t>(error.code), error.native_code, text_of(error.message),
+      text_of(error.where), text_of(device != nullptr ? device->spec() : context.spec),
+      context.job_seq, error.unmapped, error.status_class != nullptr ? error.status_class : "",
+      device != nullptr ? device->serial() : 0, generation,
+      context.subject ? py::reinterpret_borrow<py::object>(context.subject) : py::none());
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(instance.ptr())), instance.ptr());
 }
 

@@ -10,8 +10,10 @@ namespace {
 
 constexpr double kReserveS = 60;  // wait of reserve() without a timeout
 
-// Seen from the waiting thread; the pending Python error stays set for the caller to raise.
-bool interrupted(void*) {
+// Asked on the waiting thread: the device was closed, or Python has a signal to handle, whose error
+// stays set for the caller to raise.
+bool interrupted(void* model) {
+  if (!static_cast<const Model*>(model)->check_open().ok()) return true;
   const GilTaken gil;
   return !gil || PyErr_CheckSignals() != 0;
 }
@@ -28,9 +30,13 @@ std::shared_ptr<PyLane> reserve(const PyKv& self, uint32_t tokens,
                                 const std::optional<double>& timeout) {
   const uint64_t until = deadline_in("timeout", timeout.value_or(kReserveS));
   unwrap(self.runner->model()->check_open(), self.context());
-  return commit(self, without_gil([&] {
+  Model& model = *self.runner->model();
+  return commit(self, without_gil([&]() -> Result<kv::Reservation> {
                   self.runner->sweep();
-                  return self.runner->queue()->reserve(tokens, until, &interrupted, nullptr);
+                  auto got = self.runner->queue()->reserve(tokens, until, &interrupted, &model);
+                  if (!got.ok() && got.error().code == Status::CANCELLED)
+                    CALRT_TRY(model.check_open());
+                  return got;
                 }));
 }
 
@@ -104,9 +110,26 @@ void bind_kv(py::module_& m) {
           },
           py::arg("lane"), "state, length, reserved (cells), job_seq (0 = no job) of one lane.")
       .def(
+          "scrub",
+          [](const PyKv& self, uint64_t job_seq) {
+            self.runner->sweep();
+            const std::vector<uint32_t> lanes = self.table().scrub(job_seq);
+            self.runner->queue()->lane_freed();
+            return lanes;
+          },
+          py::arg("job_seq") = 0,
+          "Empties poisoned lanes, all or those that job `job_seq` left unknown; returns their "
+          "numbers. A lane that somebody holds stays theirs, with length 0.")
+      .def(
           "check_integrity",
           [](const PyKv& self) { unwrap(self.table().check_integrity(), self.context()); },
-          "Checks every invariant of the table; CalrtError names the first that is broken.");
+          "Checks every invariant of the table; CalrtError names the first that is broken.")
+      .def("__repr__", [](const PyKv& self) {
+        const kv::LaneTable& table = self.table();
+        return "<calrt.Kv: " + std::to_string(table.free_lanes()) + " of " +
+               std::to_string(table.lanes()) + " lanes free, " + std::to_string(table.cells()) +
+               " cells each>";
+      });
 
   py::classh<PyLane>(m, "Lane", py::is_final(), plain_type(),
                      "One leased lane; given back by release(), `with` or garbage collection.")
@@ -132,7 +155,14 @@ void bind_kv(py::module_& m) {
           [](const PyLane& self, const py::object&, const py::object&, const py::object&) {
             self.lease->release();
           },
-          py::arg("kind"), py::arg("value"), py::arg("tb"));
+          py::arg("kind"), py::arg("value"), py::arg("tb"))
+      .def("__repr__", [](const PyLane& self) {
+        const auto now = self.lease->snapshot();
+        const std::string cells = now.ok() ? std::to_string(now->length) + " of " +
+                                                 std::to_string(now->reserved) + " cells"
+                                           : "released";
+        return "<calrt.Lane " + std::to_string(self.lease->lane()) + ": " + cells + ">";
+      });
 }
 
 }  // namespace calrt::bind

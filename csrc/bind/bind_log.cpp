@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/process.h"
 #include "bind/errors.h"
 #include "bind/module.h"
 
@@ -29,10 +30,8 @@ struct Queue {
   uint64_t dropped = 0;
 };
 
-Queue& queue() {
-  static auto* made = new Queue;  // never destroyed: a driver may log while the process ends
-  return *made;
-}
+// A fork's child has one of its own: these lines are its parent's to tell.
+Queue& queue() { return per_process<Queue>(); }
 
 void enqueue(const LogRecord& record) {
   Queue& waiting = queue();

@@ -5,20 +5,48 @@
 #include <pybind11/pybind11.h>
 
 #include <atomic>
-#include <string>
+#include <string_view>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 #include "base/result.h"
 #include "bind/gil.h"
 
+namespace calrt {
+class Device;
+class Model;
+}  // namespace calrt
+
 namespace calrt::bind {
 
-// What an error is about, where the binding knows it.
+// What an error is about, where the binding knows it. It only points at what the caller holds, so
+// that a call which succeeds pays nothing for it.
 struct ErrorContext {
-  std::string device;
+  ErrorContext() = default;
+  // Of a device that is not open.
+  ErrorContext(std::string_view asked, uint64_t job) : spec(asked), job_seq(job) {}
+  explicit ErrorContext(const Device& about) : device(&about) {}
+  explicit ErrorContext(const Model& about, uint64_t job = 0) : model(&about), job_seq(job) {}
+  // With the Python object that the call was made on; the error refers to it weakly.
+  ErrorContext of(pybind11::handle object) const {
+    ErrorContext more = *this;
+    more.subject = object;
+    return more;
+  }
+
+  std::string_view spec;
+  const Device* device = nullptr;
+  const Model* model = nullptr;
   uint64_t job_seq = 0;
+  pybind11::handle subject;
 };
+
+// The Python object that a method of ours was called on.
+template <class T>
+pybind11::handle python_object(const T* self) {
+  return pybind11::detail::get_object_handle(self, pybind11::detail::get_type_info(typeid(T)));
+}
 
 // Throws the Python exception of this error's code. With the GIL held.
 [[noreturn]] void raise(const Error& error, const ErrorContext& context = {});

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Leaving and taking the GIL while the interpreter may be ending. Python before 3.14 ends a thread
 // that asks for the GIL too late, by unwinding through frames that cannot be unwound. So from the
-// moment the exit begins only the thread that runs it comes back; every other one stays outside.
+// moment the exit begins only the thread that runs it comes back; every other one stays outside
+// until the process ends. One that an older exit hook joins comes back after 2 s: see gil.cpp.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -14,7 +15,8 @@ namespace calrt::bind {
 // about to. With the GIL held.
 void begin_exit();
 
-// Without the GIL for its lifetime. Its end does not return on a thread that the exit left behind.
+// Without the GIL for its lifetime. On a thread that the exit left behind its end does not return,
+// or late.
 class GilReleased {
  public:
   GilReleased() : state_(PyEval_SaveThread()) {}

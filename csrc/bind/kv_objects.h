@@ -12,7 +12,7 @@ struct PyKv {  // "Kv"
   std::shared_ptr<engine::GraphRunner> runner;
   ~PyKv() { drop_without_gil(runner); }
   kv::LaneTable& table() const { return *runner->queue()->table(); }
-  ErrorContext context() const { return {runner->model()->device()->spec(), 0}; }
+  ErrorContext context() const { return ErrorContext(*runner->model()); }
 };
 
 }  // namespace calrt::bind

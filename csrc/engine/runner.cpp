@@ -6,14 +6,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <map>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
+#include "base/ranked_mutex.h"
 #include "engine/check.h"
 #include "engine/ring.h"
 #include "engine/submitter.h"
@@ -51,8 +52,8 @@ struct StepRunner::Impl final : CompletionSink {
   std::thread thread;
   const pid_t process = getpid();  // where the thread runs
 
-  mutable std::mutex mutex;
-  std::condition_variable changed, exited;
+  mutable RankedMutex mutex{LockRank::LEAF, "runner"};
+  RankedCondition changed, exited;
   std::vector<std::unique_ptr<Record>> starts;
   std::vector<uint64_t> cancels, completions, reaped;
   struct Known {
@@ -68,6 +69,14 @@ struct StepRunner::Impl final : CompletionSink {
     std::lock_guard lock(mutex);
     if (completions.size() < completions.capacity()) completions.push_back(job_seq);
     changed.notify_one();
+  }
+
+  std::vector<uint64_t> requests(uint64_t job_seq) noexcept override {
+    try {
+      return submitter->serves(job_seq);
+    } catch (const std::bad_alloc&) {
+      return {};
+    }
   }
 
   void run();

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "layout/convert.h"
+#include "layout/pack.h"
 
 namespace calrt::engine {
 
@@ -48,6 +48,7 @@ Result<std::unique_ptr<JobSubmitter>> JobSubmitter::make(std::shared_ptr<Model> 
   CALRT_TRY_ASSIGN(made->session_, model->device()->session(0));
   made->model_ = std::move(model);
   made->graphs_.resize(made->model_->info().n_graphs);
+  made->serving_.reserve(made->model_->info().lanes);
   for (const uint32_t index : made->model_->decode_graphs()) CALRT_TRY(made->add_graph(index));
   for (const uint32_t index : made->model_->prefill_graphs()) CALRT_TRY(made->add_graph(index));
   return made;
@@ -102,13 +103,37 @@ std::vector<GraphShape> JobSubmitter::shapes() const {
   return shapes;
 }
 
+uint64_t JobSubmitter::next_tag() {
+  const uint64_t tag = Job::next_job_seq();
+  const std::lock_guard lock(serving_mutex_);
+  serving_.clear();
+  tag_ = tag;
+  return tag;
+}
+
+void JobSubmitter::note(const JobPlan& plan) {
+  const std::lock_guard lock(serving_mutex_);
+  serving_.clear();
+  for (const PlanRow& row : plan.rows) {
+    if (row.record == nullptr) continue;
+    const uint64_t request = row.record->start.request;
+    if (serving_.empty() || serving_.back() != request) serving_.push_back(request);
+  }
+}
+
+std::vector<uint64_t> JobSubmitter::serves(uint64_t job_seq) const {
+  const std::lock_guard lock(serving_mutex_);
+  return job_seq == tag_ ? serving_ : std::vector<uint64_t>();
+}
+
 Result<uint64_t> JobSubmitter::submit(const JobPlan& plan, uint64_t deadline_ns) {
   Graph& graph = graphs_[plan.graph.index];
   if (graph.bindings == nullptr) {  // the last ones are held by a lost job
     CALRT_TRY_ASSIGN(graph.bindings, model_->make_bindings(plan.graph.index));
   }
   CALRT_TRY(fill(plan, graph));
-  CALRT_TRY_ASSIGN(job_, Job::submit(session_, model_, graph.bindings, deadline_ns, sink_));
+  note(plan);
+  CALRT_TRY_ASSIGN(job_, Job::submit(session_, model_, graph.bindings, deadline_ns, sink_, tag_));
   return job_->job_seq();
 }
 

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <vector>
 
+#include "base/ranked_mutex.h"
 #include "base/result.h"
 #include "calrt/job.h"
 #include "calrt/model.h"
@@ -44,13 +46,15 @@ class JobSubmitter final : public Submitter {
   // The graphs as the core needs them.
   std::vector<GraphShape> shapes() const;
 
-  uint64_t next_tag() override { return Job::next_job_seq(); }
+  uint64_t next_tag() override;
   Result<uint64_t> submit(const JobPlan& plan, uint64_t deadline_ns) override;
   End finish(const JobPlan& plan) override;
   Result<LogitsView> logits(const JobPlan& plan, uint32_t row) override;
   void cancel() override;
   std::vector<uint32_t> answered() override;
   bool owed() const override { return !lost_.empty(); }
+  // Requests that job `job_seq` serves, while it is the last one submitted. Thread-safe.
+  std::vector<uint64_t> serves(uint64_t job_seq) const;
 
  private:
   JobSubmitter() = default;
@@ -66,6 +70,7 @@ class JobSubmitter final : public Submitter {
     std::shared_ptr<BindingSet> bindings;
     std::vector<uint32_t> lanes;
   };
+  void note(const JobPlan& plan);
   Result<void> add_graph(uint32_t index);
   Result<void> check_input(const cald_graph& graph, const cald_io& input) const;
   Result<void> fill(const JobPlan& plan, const Graph& graph);
@@ -78,7 +83,10 @@ class JobSubmitter final : public Submitter {
   std::vector<Graph> graphs_;
   std::shared_ptr<Job> job_;
   std::vector<Lost> lost_;
-  std::vector<int32_t> ints_;  // scratch of fill()
+  mutable RankedMutex serving_mutex_{LockRank::LEAF, "submitter"};  // a driver's thread may ask
+  std::vector<uint64_t> serving_;                                   // requests of the last plan
+  uint64_t tag_ = 0;                                                // its job_seq
+  std::vector<int32_t> ints_;                                       // scratch of fill()
   std::vector<float> unpacked_;
   std::vector<uint8_t> fetched_;
 };

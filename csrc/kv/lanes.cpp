@@ -276,6 +276,23 @@ Result<void> LaneTable::scrubbed(uint32_t lane) {
   return {};
 }
 
+std::vector<uint32_t> LaneTable::scrub(uint64_t job_seq) {
+  std::lock_guard lock(mutex_);
+  std::vector<uint32_t> emptied;
+  for (uint32_t lane = 0; lane < lanes(); ++lane) {
+    Slot& slot = slots_[lane];
+    if (slot.state != LaneState::POISONED || (job_seq != 0 && slot.last_seq != job_seq)) continue;
+    if (slot.lease == 0) {
+      make_free(slot);
+    } else {
+      slot.state = LaneState::RESERVED;
+      slot.length = 0;
+    }
+    emptied.push_back(lane);
+  }
+  return emptied;
+}
+
 LaneSnapshot LaneTable::snapshot(uint32_t lane) const {
   std::lock_guard lock(mutex_);
   if (lane >= lanes()) return {LaneState::OFFLINE, 0, 0, 0};

@@ -94,6 +94,9 @@ class LaneTable : public std::enable_shared_from_this<LaneTable> {
   // A poisoned lane whose device writes have ended becomes FREE again (its content is rewritten
   // from cell 0 by the next owner).
   Result<void> scrubbed(uint32_t lane);
+  // Poisoned lanes become empty: FREE, or their owner's again with length 0, to be written anew
+  // from cell 0. Only those that job `job_seq` was the last to write; 0 = all. Their numbers.
+  std::vector<uint32_t> scrub(uint64_t job_seq);
 
   LaneSnapshot snapshot(uint32_t lane) const;
   Result<LaneSnapshot> snapshot(const LaneRef& ref) const;

@@ -213,6 +213,24 @@ struct Pair {
     if (legal) m.free(++model.frees);
   }
 
+  // The lanes that job `seq` poisoned, all if 0.
+  void scrub_of(uint64_t seq) {
+    log += " scrub_of";
+    std::vector<uint32_t> expected;
+    for (uint32_t i = 0; i < model.lanes.size(); ++i) {
+      ModelLane& m = model.lanes[i];
+      if (!m.poisoned || (seq != 0 && m.last_job != seq)) continue;
+      expected.push_back(i);
+      if (!m.owned) {
+        m.free(++model.frees);
+        continue;
+      }
+      m.poisoned = m.prefilled = m.decoding = false;
+      m.length = 0;
+    }
+    expect(table->scrub(seq) == expected, "scrub");
+  }
+
   void pass(uint64_t ns) {
     log += " pass";
     now += ns;
@@ -238,7 +256,7 @@ struct Pair {
     expect(table->can_allocate(1)->now == (free > 0), "can_allocate");
   }
 
-  static constexpr uint32_t kOps = 26;  // 13 operations on each of two lanes
+  static constexpr uint32_t kOps = 28;  // 14 operations on each of two lanes
   void apply(uint32_t op) {
     const uint32_t lane = op % 2;
     switch (op / 2) {
@@ -266,6 +284,8 @@ struct Pair {
         return truncate(lane, 1);
       case 11:
         return scrub(lane);
+      case 12:
+        return scrub_of(lane == 0 ? 0 : model.lanes[lane].last_job);
       default:
         return pass(20);
     }
@@ -326,6 +346,7 @@ TEST(long_random_sequences_behave_as_the_model) {
           break;
         case 11:
           random() % 2 ? pair.truncate(lane, random() % 4) : pair.scrub(lane);
+          if (random() % 4 == 0) pair.scrub_of(random() % 2 ? 0 : pair.model.lanes[lane].last_job);
           break;
         default:
           pair.pass(random() % 20);

@@ -9,9 +9,11 @@ with calrt.open("cpu") as dev, dev.load("smollm2") as model:
 
 from __future__ import annotations
 
+from calrt import _supported as _supported  # first: it refuses interpreters that calrt does not run in
 from calrt import bf16, errors, kv
 from calrt._core import (
     Buffer,
+    BufferPool,
     Graph,
     Job,
     Package,
@@ -42,10 +44,12 @@ from calrt.errors import (
     WaitTimeoutError,
 )
 from calrt.model import Model
+from calrt.recovery import RecoveryBudget
 from calrt.sequence import Sequence
 
 __all__ = [
     "Buffer",
+    "BufferPool",
     "CalrtError",
     "CancelledJobError",
     "Capability",
@@ -66,6 +70,7 @@ __all__ = [
     "Model",
     "Package",
     "PackageError",
+    "RecoveryBudget",
     "Sequence",
     "StateError",
     "Status",

@@ -3,11 +3,37 @@
 
 from __future__ import annotations
 
+import operator
 from enum import IntEnum
+from typing import Any, TypeVar
+
+_E = TypeVar("_E", bound="OpenIntEnum")
 
 
-class Status(IntEnum):
-    """calrt's status codes. An unknown number becomes a member UNKNOWN_n, never a ValueError."""
+class OpenIntEnum(IntEnum):
+    """An enum of numbers that others may add to: an unknown one is a member UNKNOWN_n, never a ValueError.
+
+    Such a member is not in the list of members; it compares, hashes, formats, copies and pickles like one.
+    """
+
+    @classmethod
+    def _missing_(cls: type[_E], value: object) -> _E | None:
+        number: Any = value
+        try:
+            number = operator.index(number)
+        except TypeError:
+            return None
+        known = cls._value2member_map_.get(number)
+        if known is not None:  # the same number in another type
+            return known  # type: ignore[return-value]
+        member = int.__new__(cls, number)
+        member._name_ = f"UNKNOWN_{number}"
+        member._value_ = number
+        return member
+
+
+class Status(OpenIntEnum):
+    """calrt's status codes, 0 to 29. A number outside becomes a member UNKNOWN_n."""
 
     OK = 0
     INVALID_ARGUMENT = 1
@@ -39,12 +65,3 @@ class Status(IntEnum):
     DEVICE_LOST = 27
     DEVICE_UNHEALTHY = 28
     INTERNAL = 29
-
-    @classmethod
-    def _missing_(cls, value: object) -> Status | None:
-        if not isinstance(value, int):
-            return None
-        member = int.__new__(cls, value)
-        member._name_ = f"UNKNOWN_{value}"
-        member._value_ = value
-        return member

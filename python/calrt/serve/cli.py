@@ -76,11 +76,11 @@ class _Problem(Exception):
 
 
 def _set_up_logging(verbose: bool) -> None:
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname).1s %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    from calrt.logs import IdFormatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(IdFormatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     for chatty in ("uvicorn", "asyncio", "httpx"):
         logging.getLogger(chatty).setLevel(logging.INFO if verbose else logging.WARNING)
 

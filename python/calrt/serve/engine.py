@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from calrt.detokenizer import Detokenizer
+from calrt.logs import about
 
 from .errors import Kind, Refused, bad_field, too_long
 from .fields import RANDOM_SEED
@@ -366,7 +367,8 @@ class Engine:
                     f"(the queue holds {limit}). Try again later",
                 )
             case Illegal(request, state, name):
-                log.error("request %d: event %s is not possible in state %s", request, name, state)
+                text = "request %d: event %s is not possible in state %s"
+                log.error(text, request, name, state, extra=about(request_ids=[request]))
 
     def _collapse(self, error: Exception) -> None:
         """A defect of ours: nobody waits for ever, and no new work is taken."""
@@ -425,7 +427,8 @@ class Engine:
         finish = end.finish
         self._finished[finish.name.lower()] = self._finished.get(finish.name.lower(), 0) + 1
         if finish is Finish.FAILED:
-            log.error("request %d failed: %s", close.request, close.text)
+            text = "request %d failed: %s"
+            log.error(text, close.request, close.text, extra=about(request_ids=[close.request]))
             if close.status == _DEVICE_LOST:
                 self.failure = close.text or "it is lost"
         live.ticket.outbox.push(live.ticket.index, end, time.monotonic_ns())

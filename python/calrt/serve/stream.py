@@ -15,6 +15,8 @@ import anyio
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from calrt.logs import about
+
 from .answers import Result
 from .errors import Refused
 from .messages import Begun, End, OwnerEvent, Piece, Progress, TokenProbs
@@ -161,10 +163,14 @@ class EventStream:
             try:
                 await unless_gone(receive, lambda: self._run(send))
             except ClientGone:
-                log.debug("the client left its stream")
+                log.debug("the client left its stream", extra=self._about())
             except TimeoutError:
                 # The answer stays incomplete, so the server closes the connection.
-                log.warning("a client did not read its stream for %.0f s; cancelled", self._send_timeout)
+                text = "a client did not read its stream for %.0f s; cancelled"
+                log.warning(text, self._send_timeout, extra=self._about())
+
+    def _about(self) -> dict[str, Any]:
+        return about(request_ids=[ticket.accepted.request for ticket in self._answer.tickets])
 
     async def _run(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": list(SSE_HEADERS)}
