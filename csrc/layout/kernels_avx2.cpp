@@ -11,22 +11,35 @@ struct Avx2 {
   static constexpr bool kStreams = true;
   static constexpr size_t kAlign = 32;
 
-  // Eight rounded values, each in the low half of its 32 bits.
-  static __m256i round(const float* src) {
-    const __m256i bits = _mm256_loadu_si256((const __m256i*)src);
+  // Eight values that are no NaN, rounded, each in the low half of its 32 bits.
+  static __m256i round(__m256i bits) {
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i biased = _mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff));
+    return _mm256_srli_epi32(_mm256_add_epi32(biased, odd), 16);
+  }
+  // All ones in each lane that holds a NaN.
+  static __m256i is_nan(__m256i bits) {
+    const __m256 value = _mm256_castsi256_ps(bits);
+    return _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+  }
+  static __m256i quieted(__m256i rounded, __m256i bits) {
     const __m256i high = _mm256_srli_epi32(bits, 16);
-    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
-    const __m256i bias = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, bias), 16);
-    const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
-    const __m256i nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7f800000));
     const __m256i sign = _mm256_and_si256(high, _mm256_set1_epi32(0x8000));
     const __m256i quiet = _mm256_or_si256(sign, _mm256_set1_epi32(0x7fc0));
-    return _mm256_blendv_epi8(rounded, quiet, nan);
+    return _mm256_blendv_epi8(rounded, quiet, is_nan(bits));
   }
   static __m256i narrowed(const float* src) {
+    const __m256i a = _mm256_loadu_si256((const __m256i*)src);
+    const __m256i b = _mm256_loadu_si256((const __m256i*)(src + 8));
+    __m256i low = round(a), high = round(b);
+    // Rare, so a branch costs less than the blends.
+    const __m256i nan = _mm256_or_si256(is_nan(a), is_nan(b));
+    if (!_mm256_testz_si256(nan, nan)) {
+      low = quieted(low, a);
+      high = quieted(high, b);
+    }
     // Packing works within halves of a register; the permutation puts the quarters in order.
-    return _mm256_permute4x64_epi64(_mm256_packus_epi32(round(src), round(src + 8)), 0xd8);
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
   }
   static __m256i widened(const uint16_t* src) {
     const __m128i halves = _mm_loadu_si128((const __m128i*)src);
