@@ -4,7 +4,7 @@
     pytest benchmarks/bench_bf16.py --benchmark-only
 
 Elements per second. Each side has arrays of its own, so that none finds in the cache what the other has just
-read; all are touched beforehand, so that no page fault is timed (but for results made anew: from_f32 / astype).
+read; all are touched beforehand, so that no page fault is timed, except in results made anew (astype).
 "memcpy" moves as many bytes as the conversion, 6 for each element: it copies 3 and so reads 3 and writes 3.
 """
 
