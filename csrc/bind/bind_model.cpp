@@ -5,6 +5,7 @@
 #include "bind/arguments.h"
 #include "bind/graph_objects.h"
 #include "bind/kv_objects.h"
+#include "bind/views.h"
 #include "layout/layout.h"
 
 namespace calrt::bind {
@@ -39,6 +40,28 @@ py::dict info(const PyModel& self) {
   return out;
 }
 
+py::dict kv_info(const PyModel& self) {
+  const cald_kv_info info =
+      unwrap(without_gil([&] { return self.model()->kv_info(); }), self.context());
+  constexpr std::pair<uint32_t, const char*> kOps[] = {{CALD_KV_CLEAR, "clear"},
+                                                       {CALD_KV_LANE_COPY, "lane_copy"},
+                                                       {CALD_KV_RANGE_COPY, "range_copy"},
+                                                       {CALD_KV_ROTATE, "rotate"},
+                                                       {CALD_KV_READ, "read"},
+                                                       {CALD_KV_WRITE, "write"}};
+  py::list ops;
+  for (const auto& [bit, name] : kOps)
+    if ((info.ops & bit) != 0) ops.append(name);
+  py::dict out;
+  out["ops"] = ops;
+  out["lanes"] = info.lanes;
+  out["cells"] = info.cells;
+  out["dtype"] = dtype_name(info.dtype);
+  out["layers"] = info.n_layers;
+  out["bytes_per_cell"] = info.bytes_per_cell;
+  return out;
+}
+
 py::dict graphs(const PyModel& self) {
   py::dict all;
   for (uint32_t i = 0; i < self.model()->info().n_graphs; ++i)
@@ -62,6 +85,10 @@ void bind_model(py::module_& m) {
           "lanes, cells (per lane), vocab, compute, kv_dtype, logits_dtype, weight_bytes, "
           "kv_bytes.")
       .def_property_readonly(
+          "kv_info", &kv_info,
+          "ops the device can do on KV, lanes, cells (per lane), dtype, layers, bytes_per_cell. "
+          "UnsupportedError where the driver does not tell.")
+      .def_property_readonly(
           "generation", [](const PyModel& self) { return self.model()->generation(); },
           "Number of this load, unique in the process; handles of another are stale.")
       .def_property_readonly(
@@ -78,13 +105,17 @@ void bind_model(py::module_& m) {
           "The model's KV lanes.")
       .def(
           "close",
-          [](const PyModel& self) {
+          [](const PyModel& self, bool force) {
+            if (!force && !self.model()->closed())
+              refuse_views("model", self.model()->device()->exports(self.model()->generation()));
             const uint64_t until = now_ns() + kDrainNs;
             unwrap(without_gil([&] { return self.runner->close(until); }), self.context());
           },
+          py::arg("force") = false,
           "Refuses new jobs (MODEL_UNLOADED), cancels those in flight and waits up to 5 s for "
-          "them. "
-          "Tensors and views stay valid. Idempotent; WaitTimeoutError if a job did not end.");
+          "them. Tensors stay valid. Idempotent; WaitTimeoutError if a job did not end.\n\n"
+          "BufferError while views of its memory live, and nothing changes; with `force` they keep "
+          "the memory for themselves.");
   bind_graph(m);
 }
 

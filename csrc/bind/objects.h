@@ -11,6 +11,7 @@
 
 #include "bind/errors.h"
 #include "bind/module.h"
+#include "calrt/buffer_pool.h"
 #include "calrt/device.h"
 #include "calrt/model.h"
 #include "calrt/package.h"
@@ -26,31 +27,38 @@ struct PyPackage {  // "Package"
 struct PyDevice {  // "Device"
   std::shared_ptr<Device> device;
   ~PyDevice() { drop_without_gil(device); }
-  ErrorContext context() const { return {device->spec(), 0}; }
+  ErrorContext context() const { return ErrorContext(*device); }
 };
 
 struct PyModel {  // "Model"
   std::shared_ptr<engine::GraphRunner> runner;
   ~PyModel() { drop_without_gil(runner); }
   const std::shared_ptr<Model>& model() const { return runner->model(); }
-  ErrorContext context() const { return {model()->device()->spec(), 0}; }
+  ErrorContext context() const { return ErrorContext(*model()); }
 };
 
 struct PyLane {  // "Lane"
   std::shared_ptr<engine::LaneLease> lease;
 };
 
-// A buffer's wrapper keeps its memory until the last memoryview is gone, closed or not.
+// A device's memory, or a pool's loan of it. Closed, it has let go; its views own it themselves.
 struct PyBuffer {  // "Buffer"
-  std::shared_ptr<Buffer> buffer;
-  bool closed = false, exported = false;
+  std::shared_ptr<Buffer> buffer;  // null once closed
   ~PyBuffer() { drop_without_gil(buffer); }
-
-  Buffer& open() const {
-    if (closed) raise(fail(Status::INVALID_STATE, "the buffer is closed"));
-    return *buffer;
+  const std::shared_ptr<Buffer>& open() const {
+    if (!buffer) raise(fail(Status::INVALID_STATE, "the buffer is closed"));
+    return buffer;
   }
 };
+
+struct PyBufferPool {  // "BufferPool"
+  std::shared_ptr<BufferPool> pool;
+  bool closed = false;
+  ~PyBufferPool() { drop_without_gil(pool); }
+  ErrorContext context() const { return ErrorContext(*pool->device()); }
+};
+
+struct StridedMemory;
 
 // Memory somebody keeps alive, read as a tensor.
 struct PyTensor {                     // "Tensor"
@@ -61,6 +69,7 @@ struct PyTensor {                     // "Tensor"
   std::vector<uint64_t> shape;
   cald_layout layout{};
   bool writable = false;
+  mutable std::shared_ptr<const StridedMemory> plain;  // of its views, once there was one
 
   // Address of element 0, or UNSUPPORTED where the host cannot address the buffer.
   Result<char*> data() const;
@@ -74,6 +83,10 @@ PyTensor tensor_of(const std::shared_ptr<BindingSet>& set, const cald_io& io, ui
 
 // The bit of a domain's name, or InvalidArgumentError with the names there are.
 uint32_t domain_from_name(const std::string& name);
+const char* domain_name(uint32_t domain);  // "host"
+
+// Adds to the class Device what only asks.
+void bind_device_queries(py::classh<PyDevice>& device);
 
 py::dict describe_io(const cald_io& io);
 py::list describe_layout(const cald_layout& layout);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "calrt/model.h"
+#include "layout/roles.h"
 
 namespace calrt {
 namespace {
@@ -40,7 +41,8 @@ Result<std::unique_ptr<BindingSet>> Model::make_bindings(uint32_t index) {
       return fail(Status::UNSUPPORTED, "graph %s, role %d: domains %#x hold none that calrt knows",
                   of.name, io->role, io->domains);
     const uint64_t align = std::max<uint64_t>(io->align, 64);
-    CALRT_TRY_ASSIGN(auto buffer, device_->alloc(io->layout.bytes, domain, align));
+    CALRT_TRY_ASSIGN(auto buffer, device_->alloc(io->layout.bytes, domain, align,
+                                                 {role_name(io->role), generation_}));
     const uint64_t row = by_rows ? row_bytes(io->layout) : 0;
     set->places_.push_back({std::move(buffer), io->role, io->layout.bytes, row});
     return {};
@@ -52,6 +54,8 @@ Result<std::unique_ptr<BindingSet>> Model::make_bindings(uint32_t index) {
     CALRT_TRY(add(of.inputs[i], rows));
   }
   for (uint32_t i = 0; i < of.n_outputs; ++i) CALRT_TRY(add(of.outputs[i], set->max_rows_ != 0));
+  set->bind_rows(set->max_rows_);  // whole: jobs bind these buffers, perhaps in part
+  CALRT_TRY_ASSIGN(set->known_, make_known(index, set->bindings_));
   set->bind_rows(0);
   return set;
 }
@@ -69,13 +73,53 @@ void BindingSet::bind_rows(uint32_t rows) {
   }
 }
 
+Result<void> BindingSet::rebind(int32_t role, std::shared_ptr<Buffer> buffer) {
+  if (busy())
+    return fail(Status::INVALID_STATE, "bind %s: a job holds this binding set", role_name(role));
+  const cald_graph& of = model_->graph(graph_);
+  const cald_io* io = nullptr;
+  for (uint32_t i = 0; i < of.n_inputs; ++i)
+    if (of.inputs[i]->role == role) io = of.inputs[i];
+  for (uint32_t i = 0; i < of.n_outputs; ++i)
+    if (of.outputs[i]->role == role) io = of.outputs[i];
+  const auto place = std::find_if(places_.begin(), places_.end(),
+                                  [&](const Place& each) { return each.role == role; });
+  if (io == nullptr || place == places_.end())
+    return fail(Status::INVALID_ARGUMENT, "bind: graph %s has no %s to bind", of.name,
+                role_name(role));
+  if (buffer->device() != model_->device())
+    return fail(Status::INVALID_HANDLE, "bind %s: the buffer is of another device",
+                role_name(role));
+  if ((io->domains & buffer->domain()) == 0 || buffer->align() < io->align ||
+      buffer->bytes() < place->bytes)
+    return fail(Status::INVALID_ARGUMENT,
+                "bind %s: the buffer has %llu bytes at %llu in domain %#x; %llu at %llu in one of "
+                "%#x are due",
+                role_name(role), (unsigned long long)buffer->bytes(),
+                (unsigned long long)buffer->align(), buffer->domain(),
+                (unsigned long long)place->bytes, (unsigned long long)io->align, io->domains);
+  known_.reset();
+  buffer->note_use(use_);
+  place->buffer = std::move(buffer);
+  bind_rows(rows_);
+  return {};
+}
+
+void BindingSet::count_exports(ExportCensus* census) const {
+  for (const Place& place : places_) census->add(*place.buffer);
+}
+
 std::shared_ptr<Buffer> BindingSet::share(int32_t role) const {
   for (const Place& place : places_)
     if (place.role == role) return place.buffer;
   return nullptr;
 }
 
-Buffer* BindingSet::buffer(int32_t role) const { return share(role).get(); }
+Buffer* BindingSet::buffer(int32_t role) const {
+  for (const Place& place : places_)
+    if (place.role == role) return place.buffer.get();
+  return nullptr;
+}
 
 int32_t* BindingSet::ints(int32_t role) const {
   const Buffer* of = buffer(role);

@@ -5,55 +5,40 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 from weakref import WeakSet
 
-from calrt import _core
+from calrt import _core, recovery
 from calrt._enums import Status
+from calrt.device_facts import BufferRules, Capability, DeviceInfo, DeviceTrace, Footprint, Topology
 from calrt.errors import CalrtError, PackageError, error_for
 from calrt.model import Model
 
-__all__ = ["Capability", "Device", "DeviceInfo", "open"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["Capability", "Device", "DeviceInfo", "LoadOptions", "open"]
 
 Progress = Callable[[str, int, int], object]
 """progress(what, done_bytes, total_bytes); raising an exception cancels the load."""
 
 
-@dataclass(frozen=True)
-class DeviceInfo:
-    """What a device is. Memory in bytes, 0 = unknown."""
+class LoadOptions(TypedDict, total=False):
+    """The options of `Device.load` that decide what is loaded, and so of `Device.footprint`."""
 
-    driver: str
-    driver_version: str
-    driver_path: str
-    name: str
-    device_class: str
-    runtime: str
-    chips: int
-    sessions: int
-    depth: int
-    queue: int
-    exclusive: bool
-    memory_bytes: int
-    memory_free: int
-
-
-@dataclass(frozen=True)
-class Capability:
-    """A capability with its evidence.
-
-    `level` 0 proven, 1 declared, 2 built and not accepted, 3 needs the vendor, 4 no; `source` says why.
-    `value` is 0 = absent, 1 = present, or a number.
-    """
-
-    name: str
-    level: int
-    value: int
-    source: str
+    lanes: int | None
+    cells: int | None
+    profiles: Iterable[int]
+    chunks: Iterable[int]
+    compute: str
+    kv_dtype: str
+    logits_dtype: str
+    parallel: str
+    placement: str
 
 
 _open_devices: WeakSet[Device] = WeakSet()
@@ -62,8 +47,10 @@ _open_devices: WeakSet[Device] = WeakSet()
 class Device:
     """An open device. Close it, or use it in `with`. What was loaded from it may outlive it."""
 
-    def __init__(self, native: _core.Device) -> None:
+    def __init__(self, native: _core.Device, open_again: Callable[[], Device]) -> None:
         self._native = native
+        self._open_again = open_again
+        recovery.devices[native.serial] = self
         self._models: WeakSet[Model] = WeakSet()
         _open_devices.add(self)
 
@@ -80,7 +67,7 @@ class Device:
     @property
     def info(self) -> DeviceInfo:
         """What the device is, asked anew each time. StateError once closed."""
-        return DeviceInfo(**self._native.info())
+        return DeviceInfo.of(self._native.info())
 
     @property
     def caps(self) -> list[Capability]:
@@ -92,12 +79,49 @@ class Device:
         return self._native.health()
 
     def counters(self) -> dict[str, int]:
-        """The driver's counters by name."""
+        """The driver's counters by name, and those of layers: "fault.1.submit"."""
         return self._native.counters()
+
+    @property
+    def topology(self) -> Topology:
+        """Chips, links, sessions; what a load may ask for. `UnsupportedError` if the driver cannot tell."""
+        return Topology.of(self._native.topology())
+
+    def buffer_rules(self, domain: str = "host") -> BufferRules:
+        """What a buffer in a memory domain (host, host_pinned, device, shared) needs.
+
+        Raises `InvalidArgumentError` for a name that is no domain, `UnsupportedError` for one that this
+        device has not.
+        """
+        return BufferRules(**self._native.buffer_rules(_text("domain", domain)))
+
+    def trace(self, capacity: int = 65536) -> DeviceTrace:
+        """The device's own trace of what runs in a `with` block, e.g. begin and end of each job.
+
+            with device.trace() as trace:
+                ...
+            for event in trace.events: ...
+
+        Between two drains the device keeps `capacity` events (1 to 2**20) and counts what does not fit. One
+        trace at a time: the next one begins anew. Raises `UnsupportedError` if the device records none.
+        """
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or not 1 <= capacity <= 1 << 20:
+            raise error_for(Status.OUT_OF_RANGE, f"capacity is {capacity!r}: 1 to {1 << 20} events")
+        return DeviceTrace(self._native, capacity)
 
     def alloc(self, nbytes: int, domain: str = "host", align: int = 64) -> _core.Buffer:
         """A buffer of `nbytes` in a memory domain (host, host_pinned, device, shared), aligned to `align`."""
         return self._native.alloc(nbytes, domain, align)
+
+    def pool(
+        self, nbytes: int, count: int, domain: str = "host", align: int | None = None
+    ) -> _core.BufferPool:
+        """A bounded pool of `count` (1 to 65,536) buffers of `nbytes` each, made when first needed.
+
+        `with pool.acquire(timeout=1.0) as buffer:` lends one. `align`: a power of two; None takes the
+        driver's. Raises `InvalidArgumentError` for sizes that the domain cannot have.
+        """
+        return self._native.pool(nbytes, count, domain, 1 if align is None else align)
 
     def load(
         self,
@@ -126,24 +150,50 @@ class Device:
         Raises `PackageError` (missing, damaged, rejected), `InvalidArgumentError` naming the option,
         `CapacityError`, `StateError` once closed.
         """
-        package = model if isinstance(model, _core.Package) else self._package(model, compute, progress)
-        package.raise_if_rejected()
+        options: LoadOptions = {
+            "lanes": lanes,
+            "cells": cells,
+            "profiles": _listed("profiles", profiles),
+            "chunks": _listed("chunks", chunks),
+            "compute": compute,
+            "kv_dtype": kv_dtype,
+            "logits_dtype": logits_dtype,
+            "parallel": parallel,
+            "placement": placement,
+        }
+        if progress is not None and not callable(progress):
+            raise error_for(Status.INVALID_ARGUMENT, f"progress is {progress!r}: a function is due")
+        explicit = _explicit(options)
+        package = self._opened(model, compute, progress)
         native = self._native.load(
-            package,
-            lanes=lanes,
-            cells=cells,
-            profiles=list(profiles),
-            chunks=list(chunks),
-            compute=_explicit(compute),
-            kv_dtype=_explicit(kv_dtype),
-            logits_dtype=_explicit(logits_dtype),
-            parallel=_explicit(parallel),
-            placement=_explicit(placement),
-            progress=None if progress is None else _Reporter(progress),
+            package, **explicit, progress=None if progress is None else _Reporter(progress)
         )
-        loaded = Model(native)
+        loaded = Model(native, partial(self.load, package, **options))
         self._models.add(loaded)
         return loaded
+
+    def footprint(
+        self, model: str | os.PathLike[str] | _core.Package, **options: Unpack[LoadOptions]
+    ) -> Footprint:
+        """What `load` would take with these options, in bytes, without loading anything.
+
+        Checks what a load checks before it begins, and raises the same errors, except `CapacityError`: a
+        footprint that does not fit is an answer. A GGUF file is packed into the cache first, as for a load.
+        `UnsupportedError` if the driver cannot tell.
+        """
+        explicit = _explicit(options)
+        package = self._opened(model, options.get("compute", "auto"), None)
+        return Footprint(**self._native.footprint(package, **explicit))
+
+    def _opened(
+        self, model: str | os.PathLike[str] | _core.Package, compute: str, progress: Progress | None
+    ) -> _core.Package:
+        if not isinstance(model, (str, os.PathLike, _core.Package)):
+            text = f"model is {model!r}: a path, the name of a fetched model or a Package is due"
+            raise error_for(Status.INVALID_ARGUMENT, text, device=self.spec)
+        package = model if isinstance(model, _core.Package) else self._package(model, compute, progress)
+        package.raise_if_rejected()
+        return package
 
     def _package(
         self, model: str | os.PathLike[str], compute: str, progress: Progress | None
@@ -167,9 +217,24 @@ class Device:
             raise error_for(Status.INVALID_ARGUMENT, str(error), device=self.spec) from error
         return _core.Package.open(os.fspath(directory))
 
-    def close(self) -> None:
-        """Refuses new work. Models loaded from it answer StateError from now on. Idempotent."""
-        self._native.close()
+    def reopen(self) -> Device:
+        """Closes the device and its models and opens it again as it was opened: a new `Device`.
+
+        Raises what `open` raises. An exclusive device is let go only with the last job, buffer and view.
+        """
+        for model in list(self._models):
+            with suppress(CalrtError):  # of a device that is lost
+                model.close(force=True)
+        self.close(force=True)
+        return self._open_again()
+
+    def close(self, force: bool = False) -> None:
+        """Refuses new work. Models loaded from it answer StateError from now on. Idempotent.
+
+        `BufferError` while views of its memory live (numpy, memoryview, DLPack), and nothing changes; with
+        `force`, as at the end of a `with`, they keep their memory for themselves.
+        """
+        self._native.close(force)
         _open_devices.discard(self)
 
     def __enter__(self) -> Device:
@@ -178,7 +243,7 @@ class Device:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(force=True)
 
     def __repr__(self) -> str:
         return f"<calrt.Device {self.spec!r}{' closed' if self.closed else ''}>"
@@ -195,23 +260,89 @@ class _Reporter:
         return True
 
 
-def open(spec: str = "cpu", **options: str | int | float) -> Device:
+def open(
+    spec: str = "cpu",
+    *,
+    layers: str | Sequence[str] | None = None,
+    exclusive: bool | None = None,
+    **options: str | int | float,
+) -> Device:
     """Opens a device.
 
     `spec`: a driver's short name ("cpu", "null"), any configuration after a colon, or the
     absolute path of a driver library ("/opt/vendor/libcald_vendor.so:0"). `options` are the driver's own,
-    e.g. `threads=2`. Raises `InvalidArgumentError` for an unknown driver or option, `DeviceError` when
-    another process holds the device.
+    e.g. `threads=2`.
+
+    `layers` stand between calrt and the driver, outermost first; None takes what the environment's
+    CALRT_LAYERS says, "" is none. "fault:RULES" makes the driver misbehave, to see what a program does
+    then: rules are separated by "/", each a target, what is to happen, and when. Examples:
+
+    - "fault:submit status=QUEUE_FULL every=3": each third submit is refused
+    - "fault:any status=DEVICE_LOST from=40": everything fails from the 40th call on
+    - "fault:completion drop nth=2 / completion delay_ms=50": the second job is never told to have ended,
+      the others 50 ms late
+    - "fault:buffer_alloc delay_ms=50 / model_load throw": slow allocations; the load throws
+    - "fault:device_info completion=wait": the device has only a blocking wait
+
+    Targets are the entries of the driver ABI, `any` and `completion`. For entries: status=, native=,
+    message=, throw, after, delay_ms=, short=, hide. For completions: status=, state=, drop, hold, swap,
+    delay_ms=, thread, early, twice, seq=, short_in=, short_out=, nan, flip, cancel=. When: nth=, from=,
+    every=, times=, p= with seed=. `Device.counters()` has "fault.N.TARGET", how often rule N was met.
+
+    `exclusive`: True locks the device against other processes; None does so if the device says that it is
+    exclusive; False never does. The lock is a file in CALRT_LOCK_DIR, or the system's temporary folder, and
+    goes with the process.
+
+    Raises `InvalidArgumentError` for an unknown driver, option, layer or rule, `DeviceError` (28) naming the
+    process that holds the device.
     """
-    return Device(_core.Device.open(spec, {name: _text(value) for name, value in options.items()}))
+    _text("spec", spec)
+    again = partial(open, spec, layers=layers, exclusive=exclusive, **options)
+    text = layers if layers is None or isinstance(layers, str) else ";".join(layers)
+    own = {name: _option(name, value) for name, value in options.items()}
+    try:
+        native = _core.Device.open(spec, own, layers=text, exclusive=exclusive)
+    except CalrtError as error:
+        error.about(call=again)
+        raise
+    return Device(native, again)
 
 
-def _text(value: str | int | float) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise error_for(Status.INVALID_ARGUMENT, f"{name} is {value!r}: a text is due")
+    return value
 
 
-def _explicit(option: str) -> str:
-    return "" if option == "auto" else option
+def _option(name: str, value: object) -> str:
+    """A driver's option, as drivers get them: as text."""
+    if isinstance(value, bool):
+        return str(int(value))
+    if not isinstance(value, (str, int, float)):
+        raise error_for(Status.INVALID_ARGUMENT, f"{name} is {value!r}: a text or a number is due")
+    return str(value)
+
+
+def _listed(name: str, values: Iterable[int]) -> list[int]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise error_for(Status.INVALID_ARGUMENT, f"{name} is {values!r}: a list of whole numbers is due")
+    return list(values)
+
+
+def _explicit(options: LoadOptions) -> dict[str, Any]:
+    """Load options as the native module takes them; its own checks name lanes, cells, profiles and chunks."""
+    native: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in LoadOptions.__annotations__:
+            known = ", ".join(LoadOptions.__annotations__)
+            raise error_for(Status.INVALID_ARGUMENT, f"there is no load option {name!r}: {known}")
+        if name in ("lanes", "cells"):
+            native[name] = value
+        elif name in ("profiles", "chunks"):
+            native[name] = _listed(name, value)  # type: ignore[arg-type]
+        else:
+            native[name] = "" if _text(name, value) == "auto" else value
+    return native
 
 
 @atexit.register
@@ -221,5 +352,5 @@ def _close_all() -> None:
     for device in list(_open_devices):
         for model in list(device._models):
             with suppress(CalrtError):  # a job that does not end must not keep the process
-                model.close()
-        device.close()
+                model.close(force=True)
+        device.close(force=True)

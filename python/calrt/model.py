@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from calrt import _core
+from calrt import _core, recovery
+from calrt.device_facts import KvInfo
+from calrt.errors import WaitTimeoutError
 from calrt.sequence import Sequence as LaneSequence
 
 if TYPE_CHECKING:
@@ -23,8 +26,10 @@ class Model:
     Jobs, tensors and numpy views made from it stay valid after it is closed.
     """
 
-    def __init__(self, native: _core.Model) -> None:
+    def __init__(self, native: _core.Model, load: Callable[[], Model]) -> None:
         self._native = native
+        self._load = load  # the same again; it holds the device
+        recovery.models[native.generation] = self
 
     @property
     def native(self) -> _core.Model:
@@ -40,6 +45,11 @@ class Model:
     def info(self) -> dict[str, Any]:
         """lanes, cells (per lane), vocab, compute, kv_dtype, logits_dtype, weight_bytes, kv_bytes."""
         return self._native.info
+
+    @property
+    def kv_info(self) -> KvInfo:
+        """The model's KV, and what the device itself can do with it. `UnsupportedError` if it cannot tell."""
+        return KvInfo.of(self._native.kv_info)
 
     @property
     def lanes(self) -> int:
@@ -111,9 +121,10 @@ class Model:
     def sequence(self, tokens: int | None = None, *, timeout: float | None = None) -> LaneSequence:
         """A sequence on a lane of its own with room for `tokens` cells, the whole lane if None.
 
-        Waits up to `timeout` seconds for a free lane (None = 60): `KvTimeoutError` then.
+        Waits up to `timeout` seconds for a free lane (None = 60): `KvTimeoutError` then. `KvCapacityError` at
+        once if open sequences hold every lane and no other thread runs that could close one.
         """
-        return LaneSequence(self, self.kv.reserve(self.cells if tokens is None else tokens, timeout))
+        return LaneSequence.reserve(self, tokens, timeout)
 
     @overload
     def generate(
@@ -160,12 +171,23 @@ class Model:
         ids = generate_ids(self, list(prompt), max_tokens, options)
         return ids if stream else list(ids)
 
-    def close(self) -> None:
+    def reload(self) -> Model:
+        """Unloads the model and loads the same package with the same options: a new `Model`.
+
+        This one is closed then, and its handles answer MODEL_UNLOADED. Raises what `Device.load` raises.
+        """
+        with suppress(WaitTimeoutError):  # of a job that does not end: it is lost to this generation
+            self.close(force=True)
+        return self._load()
+
+    def close(self, force: bool = False) -> None:
         """Refuses new jobs, cancels those in flight and waits up to 5 s for them. Idempotent.
 
-        `WaitTimeoutError` if a job did not end; the model is closed all the same.
+        `WaitTimeoutError` if a job did not end; the model is closed all the same. `BufferError` while views
+        of its memory live (numpy, memoryview, DLPack), and nothing changes; with `force`, as at the end of a
+        `with`, they keep their memory for themselves.
         """
-        self._native.close()
+        self._native.close(force)
 
     def __enter__(self) -> Model:
         return self
@@ -173,7 +195,7 @@ class Model:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(force=True)
 
     def __repr__(self) -> str:
         state = " closed" if self.closed else ""
