@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/process.h"
 #include "base/ranked_mutex.h"
 
 namespace calrt {
@@ -26,22 +27,11 @@ struct Held {
   int fd = -1;
   int count = 0;
 };
+// A fork's child gets a new, empty one; the descriptors it inherited stay open there, for to close
+// one would free a lock that the child has taken itself.
 struct Locks {
-  RankedMutex mutex{LockRank::LEAF, "device locks"};
+  std::mutex mutex;
   std::map<std::string, Held> held;
-  pid_t process = getpid();
-
-  static Locks& get() {
-    static auto* locks = new Locks;
-    return *locks;
-  }
-  // A fork's child has its parent's map and none of its locks. The descriptors stay open there: to
-  // close one would free a lock that the child has taken itself.
-  void forget_parent() {
-    if (process == getpid()) return;
-    held.clear();
-    process = getpid();
-  }
 };
 
 Result<std::string> folder() {
@@ -138,9 +128,8 @@ Result<DeviceLock> DeviceLock::take(const std::string& driver, const std::string
   CALRT_TRY_ASSIGN(const std::string in, folder());
   DeviceLock lock;
   const std::string path = in + "/calrt-" + plain(driver) + "-" + plain(id) + ".lock";
-  Locks& locks = Locks::get();
+  Locks& locks = per_process<Locks>();
   const std::scoped_lock guard(locks.mutex);
-  locks.forget_parent();
   Held& held = locks.held[path];
   if (held.count == 0) {
     auto fd = lock_file(path, driver, id);
@@ -152,17 +141,17 @@ Result<DeviceLock> DeviceLock::take(const std::string& driver, const std::string
   }
   ++held.count;
   lock.path_ = path;
-  lock.process_ = getpid();
+  lock.process_ = process_generation();
   return lock;
 }
 
 void DeviceLock::release() noexcept {
   if (!held()) return;
-  Locks& locks = Locks::get();
+  const std::string path = std::exchange(path_, {});
+  if (process_ != process_generation()) return;
+  Locks& locks = per_process<Locks>();
   const std::scoped_lock guard(locks.mutex);
-  locks.forget_parent();
-  const auto found = locks.held.find(std::exchange(path_, {}));
-  if (process_ != getpid()) return;
+  const auto found = locks.held.find(path);
   if (found == locks.held.end() || --found->second.count > 0) return;
   ::close(found->second.fd);
   locks.held.erase(found);

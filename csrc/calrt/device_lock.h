@@ -5,8 +5,7 @@
 // shared by all who take it.
 #pragma once
 
-#include <sys/types.h>
-
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -40,7 +39,7 @@ class DeviceLock {
  private:
   void release() noexcept;
   std::string path_;
-  pid_t process_ = 0;  // that took it; in a fork's child nothing is held
+  uint32_t process_ = 0;  // generation that took it; in a fork's child nothing is held
 };
 
 }  // namespace calrt

@@ -96,7 +96,7 @@ class LayeredTable {
 
 // A driver's functions take no context argument, so each layer of each open driver takes one of
 // this many sets of functions.
-inline constexpr int kMostLayers = 16;
+inline constexpr int kMostLayers = 32;
 
 // "fault:RULES" or another known layer; several are separated by ';' (not inside "quotes"),
 // outermost first. "" is none. INVALID_ARGUMENT naming the part that has no meaning.

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fault layer does what its rules say, to the call they say, and nothing else.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <climits>
 #include <cmath>
 #include <cstring>
@@ -353,6 +356,24 @@ TEST(counters_are_the_devices) {
   for (const auto& [name, value] : counters)
     if (name == "fault.1.device_health") found = value;
   CHECK(found == 1);
+}
+
+TEST(a_forks_child_leaves_the_layers_to_its_parent) {
+  auto client = std::make_unique<TableClient>("null", "fault:completion delay_ms=60000 every=2");
+  JobHandle done = client->submit(1), late = client->submit(2);  // the layer has a thread now
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);  // a hang ends it, and is seen
+    done = JobHandle(), late = JobHandle();
+    client.reset();
+    TableClient own("null", "fault:completion thread");
+    JobHandle job = own.submit(1);
+    _exit(own.wait(job, kLong) == CALD_OK ? 7 : 0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+  CHECK(client->cancel(late) == CALD_OK && client->wait(late, kLong) == CALD_OK);
 }
 
 TEST(many_threads_and_faults_at_once) {
