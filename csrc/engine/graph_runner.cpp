@@ -18,7 +18,7 @@ Result<std::shared_ptr<GraphRunner>> GraphRunner::make(std::shared_ptr<Model> mo
   made->queue_ = std::make_shared<ReserveQueue>(
       kv::LaneTable::make(info.lanes, info.cells, static_cast<uint32_t>(model->generation())));
   for (uint32_t graph = 0; graph < info.n_graphs; ++graph)
-    made->pools_.push_back(BindingPool::make(model, graph));
+    made->pools_.push_back(make_binding_pool(model, graph));
   made->model_ = std::move(model);
   return made;
 }
@@ -32,7 +32,7 @@ Result<std::shared_ptr<LaneJob>> GraphRunner::submit(uint32_t graph, const Graph
   CALRT_TRY(model_->check_open());
   sweep();
   CALRT_TRY_ASSIGN(const CheckedCall checked, check_call(*model_, graph, call));
-  CALRT_TRY_ASSIGN(std::shared_ptr<BindingSet> set, pools_[graph]->acquire());
+  CALRT_TRY_ASSIGN(std::shared_ptr<BindingSet> set, pools_[graph]->acquire(0));
   fill_call(*model_, *set, call, checked);
   CALRT_TRY_ASSIGN(std::shared_ptr<LaneJob> job,
                    LaneJob::submit(session_, model_, queue_, std::move(set), checked.writes,
