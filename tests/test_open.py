@@ -103,8 +103,8 @@ def test_a_memoryview_outlives_buffer_and_device() -> None:
     buffer = device.alloc(4096)
     view = memoryview(buffer)
     view[:] = b"\x07" * 4096
-    buffer.close()
-    device.close()
+    buffer.close(force=True)
+    device.close(force=True)
     del buffer, device
     assert set(view) == {7}
 

@@ -5,24 +5,10 @@
 
 #include "bind/arguments.h"
 #include "bind/objects.h"
+#include "bind/views.h"
 
 namespace calrt::bind {
 namespace {
-
-const char* domain_name(uint32_t domain) {
-  switch (domain) {
-    case CALD_DOMAIN_HOST:
-      return "host";
-    case CALD_DOMAIN_HOST_PINNED:
-      return "host_pinned";
-    case CALD_DOMAIN_DEVICE:
-      return "device";
-    case CALD_DOMAIN_SHARED:
-      return "shared";
-    default:
-      return "unknown";
-  }
-}
 
 // The bytes of a contiguous array or buffer; arrays go through numpy, as bf16 has no buffer code.
 py::buffer_info bytes_of(const char* field, const py::object& data, bool writable) {
@@ -43,10 +29,10 @@ py::buffer_info bytes_of(const char* field, const py::object& data, bool writabl
   return info;
 }
 
-uint64_t range_of(const char* field, const PyBuffer& self, const py::buffer_info& info,
+uint64_t range_of(const char* field, const Buffer& buffer, const py::buffer_info& info,
                   uint64_t offset) {
   const auto bytes = static_cast<uint64_t>(info.size) * static_cast<uint64_t>(info.itemsize);
-  const uint64_t room = self.open().bytes();
+  const uint64_t room = buffer.bytes();
   if (offset > room || bytes > room - offset)
     raise(fail(Status::OUT_OF_RANGE, "%s: %llu bytes at offset %llu do not fit a buffer of %llu",
                field, static_cast<unsigned long long>(bytes),
@@ -54,7 +40,54 @@ uint64_t range_of(const char* field, const PyBuffer& self, const py::buffer_info
   return bytes;
 }
 
+StridedMemory bytes_in(const PyBuffer& self) {
+  const std::shared_ptr<Buffer>& buffer = self.open();
+  if (buffer->data() == nullptr)
+    raise_buffer_error("the host cannot address memory of domain " +
+                       std::string(domain_name(buffer->domain())));
+  StridedMemory memory;
+  memory.data = buffer->data();
+  memory.dtype = CALD_U8;
+  memory.rank = 1;
+  memory.shape[0] = static_cast<py::ssize_t>(buffer->bytes());
+  memory.strides[0] = 1;
+  memory.writable = true;
+  memory.buffer = buffer;
+  return memory;
+}
+
+void close_buffer(PyBuffer& self, bool force) {
+  if (!self.buffer) return;
+  if (!force) {
+    ExportCensus census;
+    census.add(*self.buffer);
+    refuse_views("buffer", census);
+  }
+  drop_without_gil(self.buffer);
+}
+
+std::string buffer_repr(const PyBuffer& self) {
+  if (!self.buffer) return "<calrt.Buffer closed>";
+  return "<calrt.Buffer " + std::to_string(self.buffer->bytes()) + " bytes " +
+         domain_name(self.buffer->domain()) + ">";
+}
+
 }  // namespace
+
+const char* domain_name(uint32_t domain) {
+  switch (domain) {
+    case CALD_DOMAIN_HOST:
+      return "host";
+    case CALD_DOMAIN_HOST_PINNED:
+      return "host_pinned";
+    case CALD_DOMAIN_DEVICE:
+      return "device";
+    case CALD_DOMAIN_SHARED:
+      return "shared";
+    default:
+      return "unknown";
+  }
+}
 
 uint32_t domain_from_name(const std::string& name) {
   for (uint32_t domain :
@@ -65,54 +98,89 @@ uint32_t domain_from_name(const std::string& name) {
 }
 
 void bind_buffer(py::module_& m) {
-  py::classh<PyBuffer>(m, "Buffer", py::buffer_protocol(), py::is_final(), plain_type(),
-                       "Memory of a device. memoryview(buffer) where the host can address it.")
+  using DlVersion = std::optional<std::pair<int, int>>;
+  py::classh<PyBuffer> buffer(
+      m, "Buffer", py::buffer_protocol(), py::is_final(), plain_type(),
+      "Memory of a device, or a pool's loan of it. Close it, or use it in `with`; garbage "
+      "collection lets go of it too.\n\n"
+      "memoryview(buffer) and DLPack give its bytes, writable and without a copy, where the host "
+      "can address them. A view owns the memory by itself: as long as it lives the memory is "
+      "neither freed nor lent again.");
+  buffer
       .def_property_readonly(
-          "nbytes", [](const PyBuffer& self) { return self.open().bytes(); }, "Size in bytes.")
+          "nbytes", [](const PyBuffer& self) { return self.open()->bytes(); },
+          "Size in bytes, as asked for.")
       .def_property_readonly(
-          "domain", [](const PyBuffer& self) { return domain_name(self.open().domain()); },
+          "allocated_nbytes", [](const PyBuffer& self) { return self.open()->allocated_bytes(); },
+          "What it takes in bytes, with the driver's padding.")
+      .def_property_readonly(
+          "domain", [](const PyBuffer& self) { return domain_name(self.open()->domain()); },
           "host, host_pinned, device or shared.")
+      .def_property_readonly(
+          "views", [](const PyBuffer& self) { return self.open()->exports(); },
+          "How many views of the memory live: memoryviews, arrays, DLPack capsules.")
+      .def_property_readonly(
+          "closed", [](const PyBuffer& self) { return self.buffer == nullptr; },
+          "True once close() was called.")
       .def(
           "write",
           [](const PyBuffer& self, const py::object& data, uint64_t offset) {
+            const std::shared_ptr<Buffer> to = self.open();  // whoever closes it meanwhile
             const py::buffer_info info = bytes_of("data", data, false);
-            const uint64_t bytes = range_of("data", self, info, offset);
-            unwrap(without_gil([&] { return self.buffer->write(offset, info.ptr, bytes); }));
+            const uint64_t bytes = range_of("data", *to, info, offset);
+            unwrap(without_gil([&] { return to->write(offset, info.ptr, bytes); }),
+                   ErrorContext(*to->device()));
           },
           py::arg("data"), py::arg("offset") = 0,
-          "Copies a contiguous array or buffer to byte `offset` on. InvalidArgumentError if it "
-          "does not fit.")
+          "Copies a contiguous array or buffer to byte `offset` on.\n\nInvalidArgumentError if it "
+          "does not fit; ExecutionError (TRANSFER_FAULT) if the device moved only a part: then the "
+          "buffer's content is unknown.")
       .def(
           "read_into",
           [](const PyBuffer& self, const py::object& out, uint64_t offset) {
+            const std::shared_ptr<Buffer> from = self.open();
             const py::buffer_info info = bytes_of("out", out, true);
-            const uint64_t bytes = range_of("out", self, info, offset);
-            unwrap(without_gil([&] { return self.buffer->read(offset, info.ptr, bytes); }));
+            const uint64_t bytes = range_of("out", *from, info, offset);
+            unwrap(without_gil([&] { return from->read(offset, info.ptr, bytes); }),
+                   ErrorContext(*from->device()));
           },
           py::arg("out"), py::arg("offset") = 0,
-          "Fills a writable contiguous array or buffer from byte `offset` on.")
+          "Fills a writable contiguous array or buffer from byte `offset` on. Errors as write().")
+      .def("close", &close_buffer, py::arg("force") = false,
+           "Lets go of the memory; a pool's loan goes back. Idempotent.\n\nBufferError while views "
+           "of it live, and nothing changes; with `force` they keep the memory for themselves.")
+      .def("__enter__", [](const py::object& self) { return self; })
       .def(
-          "close",
-          [](PyBuffer& self) {
-            self.closed = true;
-            if (!self.exported) drop_without_gil(self.buffer);
+          "__exit__",
+          [](PyBuffer& self, const py::object&, const py::object&, const py::object&) {
+            close_buffer(self, true);
           },
-          "Ends the buffer. Memory that a memoryview still shows goes with the last view. "
-          "Idempotent.")
+          py::arg("kind"), py::arg("value"), py::arg("tb"))
+      .def(
+          "__dlpack__",
+          [](const PyBuffer& self, const py::object& stream, const DlVersion& max_version,
+             const DlVersion& dl_device, std::optional<bool> copy) {
+            return dlpack_capsule(bytes_in(self), stream, max_version, dl_device, copy);
+          },
+          py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
+          py::arg("dl_device") = py::none(), py::arg("copy") = py::none(),
+          "A DLPack capsule of its bytes (uint8, host memory). BufferError for another dl_device "
+          "than (1, 0) and for a stream.")
+      .def(
+          "__dlpack_device__",
+          [](const PyBuffer& self) {
+            (void)bytes_in(self);
+            return dlpack_device();
+          },
+          "(1, 0): the host. BufferError if the host cannot address the memory.")
 #if PY_VERSION_HEX < 0x030C0000  // later versions make it from the slot
       .def(
           "__buffer__", [](const py::object& self, int) { return py::memoryview(self); },
           py::arg("flags"), py::pos_only(), "memoryview(buffer).")
 #endif
-      .def_buffer([](PyBuffer& self) {
-        Buffer& buffer = self.open();
-        if (buffer.data() == nullptr)
-          throw py::buffer_error("the host cannot address memory of domain " +
-                                 std::string(domain_name(buffer.domain())));
-        self.exported = true;
-        return py::buffer_info(static_cast<uint8_t*>(buffer.data()),
-                               static_cast<py::ssize_t>(buffer.bytes()));
-      });
+      .def("__repr__", &buffer_repr);
+  export_buffers(buffer, [](py::handle self) { return bytes_in(py::cast<const PyBuffer&>(self)); });
+  bind_buffer_pool(m);
 }
 
 }  // namespace calrt::bind

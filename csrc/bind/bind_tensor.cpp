@@ -3,64 +3,80 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <cstring>
+#include <algorithm>
 
+#include "base/copied_bytes.h"
 #include "bind/arguments.h"
 #include "bind/objects.h"
-#include "layout/convert.h"
+#include "bind/views.h"
 #include "layout/layout.h"
+#include "layout/pack.h"
 #include "layout/roles.h"
 
 namespace calrt::bind {
 namespace {
 
-// What a numpy array keeps alive instead of the Python wrapper: closing cannot free it.
-py::capsule keep_alive(const PyTensor& tensor) {
-  using Owner = std::pair<std::shared_ptr<const void>, std::shared_ptr<Buffer>>;
-  auto owner = std::make_unique<Owner>(tensor.owner, tensor.buffer);
-  py::capsule capsule(owner.get(), [](void* pointer) {
-    std::unique_ptr<Owner> dropped(static_cast<Owner*>(pointer));
-    drop_without_gil(dropped);
-  });
-  owner.release();
-  return capsule;
-}
+using DlVersion = std::optional<std::pair<int, int>>;
 
-py::array finish(py::array array, bool writable) {
-  if (!writable) array.attr("setflags")(py::arg("write") = false);
-  return array;
-}
-
-py::array numpy_view(const PyTensor& tensor) {
-  char* data = unwrap(tensor.data());
+// Its elements at plain strides, or why there are none.
+Result<StridedMemory> strided(const PyTensor& tensor) {
+  CALRT_TRY_ASSIGN(char* data, tensor.data());
   const auto rank = static_cast<uint32_t>(tensor.shape.size());
   const auto strides = plain_strides(tensor.layout, rank);
   if (!strides)
-    raise(fail(
+    return fail(
         Status::UNSUPPORTED,
         "this layout has %u physical axes for %u dimensions, which strides cannot express: use "
         ".to_f32() for values in order, .raw() for the bytes as they lie",
-        tensor.layout.n_axes, rank));
-  std::vector<py::ssize_t> shape(tensor.shape.begin(), tensor.shape.end());
-  std::vector<py::ssize_t> steps(strides->begin(), strides->end());
-  return finish(py::array(numpy_dtype(tensor.dtype), shape, steps, data, keep_alive(tensor)),
-                tensor.writable);
+        tensor.layout.n_axes, rank);
+  StridedMemory memory;
+  memory.data = data;
+  memory.dtype = tensor.dtype;
+  memory.rank = static_cast<int32_t>(rank);
+  std::copy(tensor.shape.begin(), tensor.shape.end(), memory.shape);
+  std::copy(strides->begin(), strides->end(), memory.strides);
+  memory.writable = tensor.writable;
+  memory.owner = tensor.owner;
+  memory.buffer = tensor.buffer;
+  return memory;
 }
 
-py::array raw_view(const PyTensor& tensor) {
-  char* data = unwrap(tensor.data());
-  if (tensor.layout.undetermined)
-    return finish(py::array(py::dtype::of<uint8_t>(),
-                            std::vector<py::ssize_t>{static_cast<py::ssize_t>(tensor.layout.bytes)},
-                            {}, data, keep_alive(tensor)),
-                  false);
-  std::vector<py::ssize_t> shape, strides;
-  for (uint32_t i = 0; i < tensor.layout.n_axes; ++i) {
-    shape.push_back(static_cast<py::ssize_t>(tensor.layout.axes[i].extent));
-    strides.push_back(static_cast<py::ssize_t>(tensor.layout.axes[i].stride));
+// The same, worked out once for each tensor.
+const StridedMemory& plain(const PyTensor& tensor) {
+  if (!tensor.plain) tensor.plain = std::make_shared<const StridedMemory>(unwrap(strided(tensor)));
+  return *tensor.plain;
+}
+
+// For consumers whose one exception is BufferError.
+const StridedMemory& exported(const PyTensor& tensor) {
+  if (!tensor.plain) {
+    Result<StridedMemory> memory = strided(tensor);
+    if (!memory.ok()) raise_buffer_error(memory.error().message);
+    tensor.plain = std::make_shared<const StridedMemory>(*std::move(memory));
   }
-  return finish(py::array(numpy_dtype(tensor.dtype), shape, strides, data, keep_alive(tensor)),
-                false);
+  return *tensor.plain;
+}
+
+// The bytes as they lie, read-only.
+py::object raw_view(const PyTensor& tensor) {
+  StridedMemory memory;
+  memory.data = unwrap(tensor.data());
+  memory.owner = tensor.owner;
+  memory.buffer = tensor.buffer;
+  if (tensor.layout.undetermined != 0) {
+    memory.dtype = CALD_U8;
+    memory.rank = 1;
+    memory.shape[0] = static_cast<py::ssize_t>(tensor.layout.bytes);
+    memory.strides[0] = 1;
+    return numpy_array(memory);
+  }
+  memory.dtype = tensor.dtype;
+  memory.rank = static_cast<int32_t>(tensor.layout.n_axes);
+  for (uint32_t i = 0; i < tensor.layout.n_axes; ++i) {
+    memory.shape[i] = static_cast<py::ssize_t>(tensor.layout.axes[i].extent);
+    memory.strides[i] = static_cast<py::ssize_t>(tensor.layout.axes[i].stride);
+  }
+  return numpy_array(memory);
 }
 
 py::array_t<float> to_f32(const PyTensor& tensor, const std::optional<py::array>& out) {
@@ -97,6 +113,7 @@ Result<char*> PyTensor::data() const {
 
 PyTensor PyTensor::row(uint64_t i) const {
   PyTensor out = *this;
+  out.plain.reset();
   std::vector<uint64_t> index(shape.size(), 0);
   index[0] = i;
   // The offset is a sum over dimensions, so fixing one moves the origin and drops its axes.
@@ -162,12 +179,16 @@ py::dict describe_io(const cald_io& io) {
 }
 
 void bind_tensor(py::module_& m) {
-  py::classh<PyTensor>(
-      m, "Tensor", py::is_final(), plain_type(),
+  m.def("copied_bytes", &copied_bytes,
+        "Bytes the runtime has copied or converted for callers since the process began: transfers "
+        "of buffers, to_f32(), copies for DLPack. A view adds nothing.");
+  py::classh<PyTensor> tensor(
+      m, "Tensor", py::buffer_protocol(), py::is_final(), plain_type(),
       "Memory of the runtime read as a tensor: a graph's input or output.\n\n"
-      "A view (numpy(), raw()) keeps the memory alive by itself; it stays valid and "
-      "unchanged whatever is closed or deleted, and while it lives the buffers are "
-      "not used for another job.")
+      "A view (numpy(), raw(), memoryview(tensor), DLPack) keeps the memory alive by itself; it "
+      "stays valid and unchanged whatever is closed with force or deleted, and while it lives the "
+      "buffers are not used for another job. Views of outputs are read-only.");
+  tensor
       .def_property_readonly(
           "dtype", [](const PyTensor& self) { return dtype_name(self.dtype); },
           "Name of the element type, e.g. 'bf16'.")
@@ -177,9 +198,10 @@ void bind_tensor(py::module_& m) {
       .def_property_readonly(
           "layout", [](const PyTensor& self) { return describe_layout(self.layout); },
           "Physical axes, slowest first: dim, divisor, modulus, extent, stride (bytes).")
-      .def("numpy", &numpy_view,
-           "The values as a numpy array without a copy, read-only for outputs; bf16 has dtype "
-           "ml_dtypes.bfloat16.\n\nUnsupportedError where plain strides cannot express the layout.")
+      .def(
+          "numpy", [](const PyTensor& self) { return numpy_array(plain(self)); },
+          "The values as a numpy array without a copy, read-only for outputs; bf16 has dtype "
+          "ml_dtypes.bfloat16.\n\nUnsupportedError where plain strides cannot express the layout.")
       .def("raw", &raw_view,
            "The physical axes as a read-only numpy array without a copy, padding included; uint8 "
            "where "
@@ -203,7 +225,33 @@ void bind_tensor(py::module_& m) {
             return self.row(static_cast<uint64_t>(at));
           },
           py::arg("index"),
-          "Row `index` of the first dimension, without a copy; negative from the end.");
+          "Row `index` of the first dimension, without a copy; negative from the end.")
+      .def(
+          "__dlpack__",
+          [](const PyTensor& self, const py::object& stream, const DlVersion& max_version,
+             const DlVersion& dl_device, std::optional<bool> copy) {
+            return dlpack_capsule(exported(self), stream, max_version, dl_device, copy);
+          },
+          py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
+          py::arg("dl_device") = py::none(), py::arg("copy") = py::none(),
+          "A DLPack capsule: host memory, bf16 as kDLBfloat. Outputs are read-only, which needs "
+          "max_version=(1, 0) or later, or copy=True. BufferError where the layout has no plain "
+          "strides (use to_f32()), for another dl_device than (1, 0), and for a stream.")
+      .def(
+          "__dlpack_device__", [](const PyTensor&) { return dlpack_device(); }, "(1, 0): the host.")
+      .def("__repr__",
+           [](const PyTensor& self) {
+             const std::string shape = py::repr(py::tuple(py::cast(self.shape)));
+             return std::string("<calrt.Tensor ") + dtype_name(self.dtype) + " " + shape +
+                    (self.writable ? ">" : ", read-only>");
+           })
+#if PY_VERSION_HEX < 0x030C0000  // later versions make it from the slot
+      .def(
+          "__buffer__", [](const py::object& self, int) { return py::memoryview(self); },
+          py::arg("flags"), py::pos_only(), "memoryview(tensor).")
+#endif
+      ;
+  export_buffers(tensor, [](py::handle self) { return exported(py::cast<const PyTensor&>(self)); });
 }
 
 }  // namespace calrt::bind

@@ -4,6 +4,10 @@
 
 #include <pybind11/pybind11.h>
 
+#ifdef Py_GIL_DISABLED
+#error "calrt needs a CPython with the GIL: free-threaded builds are not supported yet"
+#endif
+
 namespace calrt::bind {
 
 namespace py = pybind11;
@@ -23,6 +27,7 @@ void bind_kv(py::module_& m);
 void bind_job(py::module_& m);
 void bind_model(py::module_& m);
 void bind_buffer(py::module_& m);
+void bind_buffer_pool(py::module_& m);
 void bind_device(py::module_& m);
 void bind_engine(py::module_& m);
 

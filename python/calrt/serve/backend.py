@@ -35,10 +35,10 @@ def load(config: Config, path: str) -> Parts:
         try:
             return take_apart(model, device=device, path=path)
         except BaseException:
-            model.close()
+            model.close(force=True)
             raise
     except BaseException:
-        device.close()
+        device.close(force=True)
         raise
 
 
@@ -75,8 +75,8 @@ def take_apart(
 
     def close() -> None:
         if device is not None:
-            model.close()
-            device.close()
+            model.close(force=True)
+            device.close(force=True)
 
     return Parts(
         runner=runner,

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// What calrt adds to a transfer: 64 B to 1 GiB to and from a buffer of the null driver, which
+// copies with memcpy, against that memcpy between the same two places, in turn, best of 5. Both
+// are fitted as t = alpha + n / beta. CALRT_BENCH_MOST_BYTES ends the sizes earlier.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench.h"
+#include "calrt/device.h"
+
+using namespace calrt;
+
+namespace {
+
+constexpr uint64_t kLeastBytes = 64;
+constexpr int kBestOf = 5;
+
+struct Point {
+  double bytes, ns;
+};
+
+struct Line {
+  double alpha_ns, ns_per_byte;
+};
+
+// Least squares of the relative error, so that 64 B count as much as 1 GiB.
+Line fit(const std::vector<Point>& points) {
+  double w = 0, wx = 0, wy = 0, wxx = 0, wxy = 0;
+  for (const Point& p : points) {
+    const double weight = 1 / (p.ns * p.ns);
+    w += weight;
+    wx += weight * p.bytes;
+    wy += weight * p.ns;
+    wxx += weight * p.bytes * p.bytes;
+    wxy += weight * p.bytes * p.ns;
+  }
+  const double slope = (w * wxy - wx * wy) / (w * wxx - wx * wx);
+  return {(wy - slope * wx) / w, slope};
+}
+
+// ns per call; small transfers are repeated until the clock can see them.
+template <class Call>
+double time_ns(uint64_t bytes, Call&& call) {
+  using Clock = std::chrono::steady_clock;
+  const uint64_t calls = std::clamp<uint64_t>((uint64_t{1} << 22) / bytes, 1, 1000);
+  const auto begin = Clock::now();
+  for (uint64_t i = 0; i < calls; ++i) call();
+  const std::chrono::duration<double, std::nano> took = Clock::now() - begin;
+  return took.count() / static_cast<double>(calls);
+}
+
+void run(const char* name, bool to_device) {
+  uint64_t most = uint64_t{1} << 30;
+  if (const char* set = std::getenv("CALRT_BENCH_MOST_BYTES"))
+    most = std::strtoull(set, nullptr, 0);
+  auto device = Device::open("null", {}).value();
+  auto buffer = device->alloc(most, CALD_DOMAIN_HOST, 64).value();
+  const std::unique_ptr<char[]> host(new char[most]);
+  std::memset(host.get(), 1, most);
+  char* const mapped = static_cast<char*>(buffer->data());
+  bool ok = true;
+  std::vector<Point> ours, plain;
+  for (uint64_t bytes = kLeastBytes; bytes <= most; bytes *= 4) {
+    double best_ours = 1e300, best_plain = 1e300;
+    for (int i = 0; i < kBestOf; ++i) {
+      best_plain = std::min(best_plain, time_ns(bytes, [&] {
+                              std::memcpy(to_device ? mapped : host.get(),
+                                          to_device ? host.get() : mapped, bytes);
+                              asm volatile("" ::: "memory");
+                            }));
+      best_ours = std::min(best_ours, time_ns(bytes, [&] {
+                             ok = ok && (to_device ? buffer->write(0, host.get(), bytes)
+                                                   : buffer->read(0, host.get(), bytes))
+                                            .ok();
+                           }));
+    }
+    ours.push_back({static_cast<double>(bytes), best_ours});
+    plain.push_back({static_cast<double>(bytes), best_plain});
+    bench::record(std::string("native.transfer.") + name, best_ours, "ns", best_plain, bytes);
+  }
+  if (!ok) std::fprintf(stderr, "a transfer failed: the figure means nothing\n");
+  const Line line = fit(ours), base = fit(plain);
+  bench::record(std::string("native.transfer.") + name + ".alpha_added",
+                line.alpha_ns - base.alpha_ns, "ns", 1000);
+  bench::record(std::string("native.transfer.") + name + ".time_per_byte",
+                line.ns_per_byte / base.ns_per_byte, "x memcpy", 1.05);
+}
+
+}  // namespace
+
+BENCH(transfer_h2d) { run("h2d", true); }
+BENCH(transfer_d2h) { run("d2h", false); }
