@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from conftest import Perf
 
 VOCAB = 151_936
-CALLS = 2000
+CALLS = 200  # so few that some rounds fall between the machine's other work
 LIMIT_US = 0.5
 
 
@@ -68,7 +68,7 @@ def test_view_of_logits(perf: Perf, job: calrt.Job) -> None:
         repeated(tensor.numpy),
         repeated(lambda: job.outputs["logits"].numpy()),
         repeated(lambda: memoryview(tensor)),
-        rounds=40,
+        rounds=400,
     )
     assert _core.copied_bytes() == before
     for name, seconds in (("tensor", held), ("outputs", whole), ("memoryview", viewed)):

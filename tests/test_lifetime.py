@@ -31,8 +31,8 @@ def test_views_keep_their_values_whatever_happens(tiny_package: Path) -> None:
     for token in range(20):  # the buffers of a held output are not used again
         one_job(model, token)
     assert (view == kept).all()
-    model.close()
-    device.close()
+    model.close(force=True)
+    device.close(force=True)
     del job, model, device
     gc.collect()
     with calrt.open("cpu", threads=1) as device, device.load(tiny_package, lanes=2, cells=64) as model:
