@@ -29,7 +29,7 @@ def test_transfer(perf: Perf, direction: str, nbytes: int) -> None:
     calls = max(1, min(1000, (1 << 22) // nbytes))
     host = np.ones(nbytes, np.uint8)
     with calrt.open("null") as device, device.alloc(nbytes) as buffer:
-        mapped = np.frombuffer(buffer, np.uint8)
+        mapped = np.frombuffer(memoryview(buffer), np.uint8)
         ours = (lambda: buffer.write(host)) if direction == "h2d" else (lambda: buffer.read_into(host))
         pair = (mapped, host) if direction == "h2d" else (host, mapped)
         plain, moved = perf.best(repeated(lambda: np.copyto(*pair), calls), repeated(ours, calls), rounds=5)

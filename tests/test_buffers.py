@@ -103,15 +103,15 @@ def test_a_lease_goes_back_and_is_lent_again(null: calrt.Device) -> None:
     assert tuple(pool.stats()) == states
     assert tuple(pool.stats().values()) == (2, 2, 0, 0, 0, 0)
     with pool.acquire() as first:
-        address = np.frombuffer(first, np.uint8).ctypes.data
+        address = np.frombuffer(memoryview(first), np.uint8).ctypes.data
         with pool.acquire(timeout=0) as second:
-            assert np.frombuffer(second, np.uint8).ctypes.data != address
+            assert np.frombuffer(memoryview(second), np.uint8).ctypes.data != address
             with pytest.raises(calrt.CapacityError, match=r"2 buffers of 1024 bytes .*2 leased") as caught:
                 pool.acquire(timeout=0)
             assert caught.value.code is calrt.Status.BUFFER_POOL_EXHAUSTED
     assert repr(pool) == "<calrt.BufferPool 2 of 2 free, 1024 bytes each, host>"
     lent = [pool.acquire(timeout=0) for _ in range(2)]
-    assert address in [np.frombuffer(each, np.uint8).ctypes.data for each in lent]
+    assert address in [np.frombuffer(memoryview(each), np.uint8).ctypes.data for each in lent]
     del lent  # garbage collection gives them back too
     gc.collect()
     assert pool.stats()["free"] == 2
