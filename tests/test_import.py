@@ -9,7 +9,7 @@ import sys
 import calrt
 
 ALLOWED = {"calrt", "calrt._core", "calrt._enums", "calrt.bf16", "calrt.device", "calrt.errors", "calrt.kv"}
-ALLOWED |= {"calrt.model", "calrt._supported", "calrt.recovery", "calrt.sequence"}
+ALLOWED |= {"calrt.device_facts", "calrt.model", "calrt._supported", "calrt.recovery", "calrt.sequence"}
 
 
 def loaded_by(names: str) -> set[str]:

@@ -74,8 +74,8 @@ class Device : public std::enable_shared_from_this<Device> {
 
   // The session of queue `index`, opened on first use and shared while anyone holds it.
   Result<std::shared_ptr<Session>> session(uint32_t index = 0);
-  // domain: one cald domain bit. align: power of two. bytes: 1 to 2^48. The driver's rules raise the
-  // alignment and pad the size.
+  // domain: one cald domain bit. align: power of two. bytes: 1 to 2^48. The driver's rules raise
+  // the alignment and pad the size.
   Result<std::shared_ptr<Buffer>> alloc(uint64_t bytes, uint32_t domain, uint64_t align,
                                         BufferPurpose purpose = {});
   // A pool of at most `count` (1 to 65,536) such buffers, each made when it is first needed.

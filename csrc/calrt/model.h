@@ -74,8 +74,8 @@ class BindingSet {
   std::vector<Place> places_;
   std::vector<cald_binding> bindings_;
   BindingSetHandle known_;  // after places_: the driver forgets the set before its buffers go
-  // Of the job that holds the buffers, 0 = none, with kLostUse once it is lost. Caller's buffers see
-  // it too.
+  // Of the job that holds the buffers, 0 = none, with kLostUse once it is lost. Caller's buffers
+  // see it too.
   std::shared_ptr<BindingUse> use_ = std::make_shared<BindingUse>(0);
   BindingUse& job_seq_ = *use_;
 };
