@@ -276,17 +276,19 @@ def test_a_context_is_closed_like_a_model(model: calrt.Model) -> None:
         slot.submit()
 
 
+def taken(tensor: calrt.Tensor, how: str) -> Any:
+    if how == "numpy":
+        return tensor.numpy()
+    return np.asarray(memoryview(tensor)) if how == "memoryview" else np.from_dlpack(tensor)
+
+
 @pytest.mark.parametrize("how", ["numpy", "memoryview", "dlpack"])
 def test_a_view_outlives_everything_unchanged(tiny_package: Path, how: str) -> None:
     device = calrt.open("cpu", threads=1)
     model = device.load(tiny_package, lanes=2, cells=64)
     job = one_job(model, 5)
     tensor = job.outputs["logits"]
-    view: Any = {
-        "numpy": tensor.numpy,
-        "memoryview": lambda: np.asarray(memoryview(tensor)),
-        "dlpack": lambda: np.from_dlpack(tensor),
-    }[how]()
+    view = taken(tensor, how)
     kept = view.copy()
     for token in range(10):  # the same buffers are not used for these
         one_job(model, token)
