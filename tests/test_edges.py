@@ -84,7 +84,7 @@ CALLBACKS = {
 def test_a_process_may_end_inside_a_done_callback(null_package: Path, callback: str, how: str) -> None:
     code = f"""
 other = submit(lane=model.kv.reserve(8))
-full = device.load(sys.argv[1], lanes=1, cells=16)
+full = device.load(sys.argv[1], lanes=1, cells=64)
 held = full.kv.reserve(4)
 begun = threading.Event()
 def work(job):
@@ -377,19 +377,22 @@ class Drops(logging.Handler):
 logging.getLogger("calrt").addHandler(Drops())
 logging.getLogger("calrt").propagate = False
 del model, graph, lane, submit
-for _ in range(200):
+lost = 0
+while lost < 50:
     models.append(device.load(sys.argv[1], lanes=1, cells=64))
-    lane = models[0].kv.reserve(4)
-    job = models[0].graphs["decode_b1"].submit(tokens=[1], positions=[0], lanes=[lane], deadline=0.001)
+    lane, job = models[0].kv.reserve(4), None
     try:
+        job = models[0].graphs["decode_b1"].submit(tokens=[1], positions=[0], lanes=[lane], deadline=0.02)
         job.wait()
     except calrt.ExecutionError:
+        lost += 1
+    except calrt.WaitTimeoutError:  # a slow machine: too late to submit
         pass
     del job, lane
     models.clear()
 print("alive")
 """
-    assert run(BROKEN + code, null_package, "completion delay_ms=5 thread").stdout == "alive\n"
+    assert run(BROKEN + code, null_package, "completion delay_ms=60 thread").stdout == "alive\n"
 
 
 def test_the_last_view_may_be_dropped_in_another_thread(null_package: Path) -> None:
@@ -404,7 +407,7 @@ for _ in range(300):
     lane.truncate(0)
     views.put(submit().wait().outputs["logits"].numpy())
 views.put(submit().wait().outputs["logits"].numpy())
-model.close(); device.close()
+model.close(force=True); device.close()
 del model, device, graph, lane, submit
 for _ in threads:
     views.put(None)
@@ -451,7 +454,8 @@ INTERRUPTED = {
     "job.wait with a timeout": ("submit().wait(timeout=80)", "completion hold"),
     "await": ("async def work():\n        await submit()\n    asyncio.run(work())", "completion hold"),
     "kv.reserve": ("held = [model.kv.reserve(4) for _ in range(3)]; model.kv.reserve(4, timeout=80)", ""),
-    "load": ("device.load(sys.argv[1], progress=lambda *_: os.kill(os.getpid(), signal.SIGINT))", ""),
+    "pool.acquire": ("pool = device.pool(64, count=1); held = pool.acquire(); pool.acquire(timeout=80)", ""),
+    "load": ("device.load(sys.argv[1], progress=lambda *_: time.sleep(2))", ""),
     "recover": (
         """held = [model.kv.reserve(4) for _ in range(3)]
     try:

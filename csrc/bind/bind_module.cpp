@@ -5,10 +5,6 @@
 
 PYBIND11_MODULE(_core, m, pybind11::multiple_interpreters::not_supported()) {
   using namespace calrt::bind;
-  // CPython asks the slot above only in interpreters with a GIL of their own; others get here.
-  if (PyInterpreterState_Get() != PyInterpreterState_Main())
-    throw pybind11::import_error(
-        "calrt runs in the main interpreter only, not in a sub-interpreter: use a process");
   m.doc() = "calrt's native module. Use it through the package calrt.";
   m.attr("__version__") = CALRT_VERSION;
   bind_log();
