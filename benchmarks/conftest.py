@@ -8,6 +8,8 @@ A benchmark never fails because of a time: it states what was measured, and unde
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -80,10 +82,20 @@ def tiny_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_package(source, tmp_path_factory.mktemp("package") / "tiny")
 
 
+@pytest.fixture(scope="session")
+def null_package(tiny_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for the null driver, which ends each job at once and writes nothing."""
+    package = shutil.copytree(tiny_package, tmp_path_factory.mktemp("package") / "null")
+    manifest = json.loads((package / "manifest.json").read_text())
+    manifest["target"] = {"driver": "null", "device_class": "null"}
+    (package / "manifest.json").write_text(json.dumps(manifest))
+    return package
+
+
 @pytest.fixture
-def null_model(tiny_package: Path) -> Iterator[calrt.Model]:
+def null_model(null_package: Path) -> Iterator[calrt.Model]:
     """The tiny model on the null device, which ends each job at once and writes nothing."""
-    with calrt.open("null") as device, device.load(tiny_package) as model:
+    with calrt.open("null") as device, device.load(null_package, lanes=4) as model:
         yield model
 
 

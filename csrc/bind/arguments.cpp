@@ -16,21 +16,38 @@ namespace {
 
 constexpr double kNever = 100.0 * 365 * 86400;
 
+constexpr size_t kAlone = SIZE_MAX;  // the number is the argument, not an item of it
+
+std::string place(const char* field, size_t at) {
+  return at == kAlone ? field : std::string(field) + "[" + std::to_string(at) + "]";
+}
+
 int64_t whole_number(const char* field, size_t at, const py::handle& value, int64_t low,
                      int64_t high) {
   const bool is_bool = PyBool_Check(value.ptr());
   if (is_bool || !PyIndex_Check(value.ptr()))
-    raise(fail(Status::INVALID_ARGUMENT, "%s[%zu] is a %s, not a whole number", field, at,
+    raise(fail(Status::INVALID_ARGUMENT, "%s is a %s, not a whole number", place(field, at).c_str(),
                Py_TYPE(value.ptr())->tp_name));
   int overflow = 0;
   auto index = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
   if (!index) throw py::error_already_set();
   const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0 || number < low || number > high)
-    raise(fail(Status::OUT_OF_RANGE, "%s[%zu]=%s is outside %lld..%lld", field, at,
+    raise(fail(Status::OUT_OF_RANGE, "%s=%s is outside %lld..%lld", place(field, at).c_str(),
                std::string(py::str(index)).c_str(), static_cast<long long>(low),
                static_cast<long long>(high)));
   return number;
+}
+
+// The numbers of an int32 array of one dimension where they lie; no data if it is anything else.
+std::span<const int32_t> as_it_lies(const py::handle& value) {
+  if (!py::isinstance<py::array>(value)) return {};
+  const auto array = py::reinterpret_borrow<py::array>(value);
+  constexpr int kPlain = int{py::array::c_style} | int{py::detail::npy_api::NPY_ARRAY_ALIGNED_};
+  if (array.ndim() != 1 || (array.flags() & kPlain) != kPlain) return {};
+  const py::dtype dtype = array.dtype();
+  if (dtype.num() != py::dtype::num_of<int32_t>() || dtype.byteorder() != '=') return {};
+  return {static_cast<const int32_t*>(array.data()), static_cast<size_t>(array.size())};
 }
 
 template <class T>
@@ -44,11 +61,6 @@ std::vector<T> number_list(const char* field, const py::handle& value) {
     if (array.dtype().kind() != 'i' && array.dtype().kind() != 'u')
       raise(fail(Status::DTYPE_MISMATCH, "%s has dtype %s: an integer dtype is due", field,
                  std::string(py::str(array.dtype())).c_str()));
-    if (dtype_of(array) == CALD_I32 && std::is_same_v<T, int32_t>) {
-      const auto exact = py::array_t<int32_t, py::array::c_style>::ensure(array);
-      const auto* data = reinterpret_cast<const T*>(exact.data());
-      return std::vector<T>(data, data + exact.size());
-    }
   } else if (!PySequence_Check(value.ptr()) || py::isinstance<py::str>(value)) {
     raise(fail(Status::INVALID_ARGUMENT, "%s is a %s: a list or array of whole numbers is due",
                field, Py_TYPE(value.ptr())->tp_name));
@@ -72,30 +84,52 @@ const py::dtype& bf16_dtype() {
       .get_stored();
 }
 
-float number(const char* field, const py::handle& value) {
+double real(const char* field, const py::handle& value) {
   if (PyBool_Check(value.ptr()) || !PyNumber_Check(value.ptr()))
     raise(fail(Status::INVALID_ARGUMENT, "%s is a %s, not a number", field,
                Py_TYPE(value.ptr())->tp_name));
   const double exact = PyFloat_AsDouble(value.ptr());
   if (PyErr_Occurred()) throw py::error_already_set();
-  return static_cast<float>(exact);
+  return exact;
+}
+
+float number(const char* field, const py::handle& value) {
+  return static_cast<float>(real(field, value));
 }
 
 template <class T>
 T whole(const char* field, const py::handle& value) {
-  const py::tuple one = py::make_tuple(value);
-  const std::vector<T> numbers = number_list<T>(field, one);
-  return numbers.front();
+  return static_cast<T>(whole_number(field, kAlone, value, std::numeric_limits<T>::min(),
+                                     std::numeric_limits<T>::max()));
 }
 
 }  // namespace
 
 std::vector<int32_t> int_list(const char* field, const py::handle& value) {
+  if (const auto lying = as_it_lies(value); lying.data() != nullptr)
+    return {lying.begin(), lying.end()};
   return number_list<int32_t>(field, value);
 }
 
 std::vector<uint32_t> uint_list(const char* field, const py::handle& value) {
   return number_list<uint32_t>(field, value);
+}
+
+IntArgument::IntArgument(const char* field, const py::handle& value) : values_(as_it_lies(value)) {
+  if (values_.data() != nullptr) return;
+  converted_ = int_list(field, value);
+  values_ = converted_;
+}
+
+std::optional<uint32_t> optional_count(const char* field, const py::handle& value) {
+  if (value.is_none()) return std::nullopt;
+  return whole<uint32_t>(field, value);
+}
+
+std::optional<double> optional_seconds(const char* field, const py::handle& value) {
+  if (value.is_none()) return std::nullopt;
+  if (PyFloat_CheckExact(value.ptr())) return PyFloat_AS_DOUBLE(value.ptr());
+  return real(field, value);
 }
 
 uint64_t now_ns() {

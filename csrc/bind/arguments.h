@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,25 @@ namespace py = pybind11;
 std::vector<int32_t> int_list(const char* field, const py::handle& value);
 // Whole numbers >= 0 that fit u32.
 std::vector<uint32_t> uint_list(const char* field, const py::handle& value);
+
+// What int_list takes, without a copy where it can be: a contiguous int32 array is looked at where
+// it lies, as long as the argument lives.
+class IntArgument {
+ public:
+  IntArgument(const char* field, const py::handle& value);
+  IntArgument(const IntArgument&) = delete;
+  IntArgument& operator=(const IntArgument&) = delete;
+  std::span<const int32_t> values() const { return values_; }
+
+ private:
+  std::vector<int32_t> converted_;
+  std::span<const int32_t> values_;
+};
+
+// None, or a whole number >= 0 that fits u32.
+std::optional<uint32_t> optional_count(const char* field, const py::handle& value);
+// None, or a number of seconds.
+std::optional<double> optional_seconds(const char* field, const py::handle& value);
 
 // Seconds from now as an absolute deadline (CLOCK_MONOTONIC, ns). Refuses negative and NaN; a value
 // of more than a hundred years is "never".

@@ -8,8 +8,8 @@
 #include "bind/arguments.h"
 #include "bind/objects.h"
 #include "engine/runner.h"
-#include "layout/convert.h"
 #include "layout/layout.h"
+#include "layout/pack.h"
 #include "sampling/sampler.h"
 
 namespace calrt::bind {

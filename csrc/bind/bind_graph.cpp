@@ -4,6 +4,7 @@
 
 #include "bind/arguments.h"
 #include "bind/graph_objects.h"
+#include "bind/views.h"
 #include "layout/roles.h"
 
 namespace calrt::bind {
@@ -14,22 +15,36 @@ using Leases = std::vector<std::shared_ptr<engine::LaneLease>>;
 constexpr double kHardTimeoutS = 600;  // of a job without a deadline of its own
 constexpr uint32_t kMostSlots = 64;
 
-Leases lane_list(const engine::GraphRunner& runner, const py::sequence& lanes) {
-  Leases leases;
-  for (const py::handle& item : lanes) {
-    if (!py::isinstance<PyLane>(item))
-      raise(fail(Status::INVALID_ARGUMENT, "lanes[%zu] is a %s: a Lane of model.kv is due",
-                 leases.size(), Py_TYPE(item.ptr())->tp_name));
-    const auto& lane = py::cast<const PyLane&>(item);
-    if (lane.lease->queue() != runner.queue())
-      raise(fail(Status::INVALID_HANDLE, "lanes[%zu] belongs to another model", leases.size()));
-    leases.push_back(lane.lease);
+// The lanes of a call; `leases`, if given, becomes their owners.
+std::vector<kv::LaneRef> lane_refs(const engine::GraphRunner& runner, const py::handle& lanes,
+                                   Leases* leases = nullptr) {
+  const auto items = py::reinterpret_steal<py::object>(
+      PyUnicode_Check(lanes.ptr()) ? nullptr : PySequence_Fast(lanes.ptr(), ""));
+  if (!items) {
+    PyErr_Clear();
+    raise(fail(Status::INVALID_ARGUMENT, "lanes is a %s: a list of Lanes of model.kv is due",
+               Py_TYPE(lanes.ptr())->tp_name));
   }
-  return leases;
+  std::vector<kv::LaneRef> refs;
+  const auto n = static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+  refs.reserve(n);
+  for (size_t i = 0; i < n; ++i) {
+    const py::handle item = PySequence_Fast_GET_ITEM(items.ptr(), static_cast<py::ssize_t>(i));
+    if (!py::isinstance<PyLane>(item))
+      raise(fail(Status::INVALID_ARGUMENT, "lanes[%zu] is a %s: a Lane of model.kv is due", i,
+                 Py_TYPE(item.ptr())->tp_name));
+    const auto& lease = py::cast<const PyLane&>(item).lease;
+    if (lease->queue() != runner.queue())
+      raise(fail(Status::INVALID_HANDLE, "lanes[%zu] belongs to another model", i));
+    refs.push_back(unwrap(lease->ref()));
+    if (leases != nullptr) leases->push_back(lease);
+  }
+  return refs;
 }
 
 std::vector<kv::LaneRef> refs_of(const Leases& leases) {
   std::vector<kv::LaneRef> refs;
+  refs.reserve(leases.size());
   for (const auto& lease : leases) refs.push_back(unwrap(lease->ref()));
   return refs;
 }
@@ -38,18 +53,25 @@ std::shared_ptr<PyJob> wrap(std::shared_ptr<engine::LaneJob> job) {
   return std::make_shared<PyJob>(PyJob{std::move(job)});
 }
 
-std::shared_ptr<PyJob> submit(const PyGraph& self, const py::object& tokens,
-                              const py::object& positions, const py::sequence& lanes,
-                              const std::optional<uint32_t>& n_valid, const py::object& logit_rows,
-                              const std::optional<double>& deadline) {
+uint64_t job_deadline(const py::handle& seconds) {
+  return deadline_in("deadline", optional_seconds("deadline", seconds).value_or(kHardTimeoutS));
+}
+
+std::shared_ptr<PyJob> submit(const PyGraph& self, const py::handle& tokens,
+                              const py::handle& positions, const py::handle& lanes,
+                              const py::handle& n_valid, const py::handle& logit_rows,
+                              const py::handle& deadline) {
+  const IntArgument token_ids("tokens", tokens), cells("positions", positions);
+  const std::vector<kv::LaneRef> refs = lane_refs(*self.runner, lanes);
+  std::optional<IntArgument> rows;
+  if (!logit_rows.is_none()) rows.emplace("logit_rows", logit_rows);
   engine::GraphCall call;
-  call.tokens = int_list("tokens", tokens);
-  call.positions = int_list("positions", positions);
-  const Leases leases = lane_list(*self.runner, lanes);
-  call.lanes = refs_of(leases);
-  call.n_valid = n_valid;
-  if (!logit_rows.is_none()) call.logit_rows = int_list("logit_rows", logit_rows);
-  call.deadline_ns = deadline_in("deadline", deadline.value_or(kHardTimeoutS));
+  call.tokens = token_ids.values();
+  call.positions = cells.values();
+  call.lanes = refs;
+  call.n_valid = optional_count("n_valid", n_valid);
+  if (rows) call.logit_rows = rows->values();
+  call.deadline_ns = job_deadline(deadline);
   return wrap(
       unwrap(without_gil([&] { return self.runner->submit(self.index, call); }), self.context()));
 }
@@ -58,25 +80,33 @@ void check_slot(const PySlot& slot) {
   if (slot.closed) raise(fail(Status::INVALID_STATE, "the graph context of this slot is closed"));
 }
 
-std::shared_ptr<PyJob> submit_slot(PySlot& self, const std::optional<py::sequence>& lanes,
-                                   const std::optional<uint32_t>& n_valid,
-                                   const std::optional<double>& deadline) {
+std::shared_ptr<PyJob> submit_slot(PySlot& self, const py::handle& lanes, const py::handle& n_valid,
+                                   const py::handle& deadline) {
   check_slot(self);
   if (self.job && !self.job->job()->terminal())
     raise(fail(Status::INVALID_STATE,
-               "job %llu of this slot is %s: wait for it, or use another slot",
-               static_cast<unsigned long long>(self.job->job()->job_seq()),
-               job_state_name(self.job->job()->state())));
-  const Leases leases = lanes ? lane_list(*self.runner, *lanes) : self.lanes;
-  const std::vector<kv::LaneRef> refs = refs_of(leases);
-  const uint64_t until = deadline_in("deadline", deadline.value_or(kHardTimeoutS));
-  auto job = unwrap(
-      without_gil([&] { return self.runner->submit_filled(self.set, refs, n_valid, until); }),
-      {self.runner->model()->device()->spec(), 0});
-  self.lanes = leases;
-  drop_without_gil(self.job);
+               "job %llu of this slot runs: wait for it, or use another slot",
+               static_cast<unsigned long long>(self.job->job()->job_seq())));
+  Leases leases;
+  const std::vector<kv::LaneRef> refs =
+      lanes.is_none() ? refs_of(self.lanes) : lane_refs(*self.runner, lanes, &leases);
+  const std::optional<uint32_t> count = optional_count("n_valid", n_valid);
+  const uint64_t until = job_deadline(deadline);
+  std::shared_ptr<engine::LaneJob> last = std::move(self.job);  // another thread may submit too
+  auto job = unwrap(without_gil([&, before = std::move(last)]() mutable {
+                      before.reset();
+                      return self.runner->submit_filled(self.set, refs, count, until);
+                    }),
+                    ErrorContext(*self.runner->model()));
+  if (!lanes.is_none()) self.lanes = std::move(leases);
   self.job = job;
   return wrap(std::move(job));
+}
+
+void bind_slot(const PySlot& self, const std::string& role, const PyBuffer& buffer) {
+  check_slot(self);
+  unwrap(self.set->rebind(role_from_name(role), buffer.open()),
+         ErrorContext(*self.runner->model()));
 }
 
 py::dict slot_tensors(const PySlot& self, bool inputs) {
@@ -91,12 +121,15 @@ py::dict slot_tensors(const PySlot& self, bool inputs) {
   return tensors;
 }
 
-std::shared_ptr<PyContext> make_context(const PyGraph& self, uint32_t slots,
-                                        const py::sequence& lanes) {
+std::shared_ptr<PyContext> make_context(const PyGraph& self, const py::handle& count,
+                                        const py::handle& lanes) {
+  const uint32_t slots = optional_count("slots", count).value_or(1);
   if (slots == 0 || slots > kMostSlots)
     raise(fail(Status::OUT_OF_RANGE, "slots=%u is outside 1..%u", slots, kMostSlots));
-  const Leases leases = lane_list(*self.runner, lanes);
+  Leases leases;
+  (void)lane_refs(*self.runner, lanes, &leases);
   auto context = std::make_shared<PyContext>();
+  context->graph = self.graph().name;
   for (uint32_t i = 0; i < slots; ++i) {
     auto slot = std::make_shared<PySlot>();
     slot->runner = self.runner;
@@ -118,9 +151,35 @@ py::dict describe(const cald_io* const* ios, uint32_t n) {
   return all;
 }
 
-void close_context(PyContext& self) {
+void close_context(PyContext& self, bool force) {
+  if (!force) {
+    ExportCensus census;
+    for (const auto& slot : self.slots) slot->set->count_exports(&census);
+    refuse_views("graph context", census);
+  }
   for (const auto& slot : self.slots) slot->closed = true;
   self.slots.clear();
+}
+
+// "<calrt.Graph 'decode_b4': decode, batch 4, lane_map any>"
+std::string describe_graph(const PyGraph& self) {
+  const cald_graph& graph = self.graph();
+  const bool prefill = graph.kind == CALD_GRAPH_PREFILL;
+  return std::string("<calrt.Graph '") + graph.name + "': " + graph_kind_name(graph.kind) +
+         (prefill ? ", chunk " : ", batch ") + std::to_string(prefill ? graph.chunk : graph.batch) +
+         ", lane_map " + lane_map_name(graph.lane_map) + ">";
+}
+
+// "<calrt.BindingSlot of 'decode_b4': job 12 done>"
+std::string describe_slot(const PySlot& self) {
+  std::string state = "idle";
+  if (self.closed)
+    state = "closed";
+  else if (self.job)
+    state = "job " + std::to_string(self.job->job()->job_seq()) +
+            (self.job->job()->terminal() ? " ended" : " runs");
+  return std::string("<calrt.BindingSlot of '") +
+         self.runner->model()->graph(self.set->graph()).name + "': " + state + ">";
 }
 
 void bind_contexts(py::module_& m) {
@@ -134,6 +193,11 @@ void bind_contexts(py::module_& m) {
       .def_property_readonly(
           "outputs", [](const PySlot& self) { return slot_tensors(self, false); },
           "Outputs by role, with every row of the graph; defined after a job is done.")
+      .def("bind", &bind_slot, py::arg("role"), py::arg("buffer"),
+           "Binds a buffer of the device, such as a pool's, in place of the slot's own; it stays "
+           "bound until the context is closed, whatever becomes of `buffer`.\n\n"
+           "InvalidArgumentError if it is too small, not aligned or in a wrong domain; StateError "
+           "while a job runs on the slot.")
       .def("submit", &submit_slot, py::kw_only(), py::arg("lanes") = py::none(),
            py::arg("n_valid") = py::none(), py::arg("deadline") = py::none(),
            "Submits the slot and returns its Job at once.\n\nlanes: one per row (prefill: one); "
@@ -142,7 +206,8 @@ void bind_contexts(py::module_& m) {
            "None = "
            "all. deadline: seconds until the job counts as lost, None = 600. StateError while the "
            "slot's "
-           "last job runs.");
+           "last job runs.")
+      .def("__repr__", &describe_slot);
   py::classh<PyContext>(m, "GraphContext", py::is_final(), plain_type(),
                         "Preallocated binding slots of one graph, for loops and ping/pong.")
       .def("__len__", [](const PyContext& self) { return self.slots.size(); })
@@ -159,11 +224,18 @@ void bind_contexts(py::module_& m) {
       .def(
           "__exit__",
           [](PyContext& self, const py::object&, const py::object&, const py::object&) {
-            close_context(self);
+            close_context(self, true);
           },
           py::arg("kind"), py::arg("value"), py::arg("tb"))
-      .def("close", &close_context,
-           "Lets go of the buffers; views of them stay valid. Idempotent.");
+      .def("close", &close_context, py::arg("force") = false,
+           "Lets go of the buffers. Idempotent.\n\nBufferError while views of them live, and "
+           "nothing "
+           "changes; with `force` they keep the memory for themselves.")
+      .def("__repr__", [](const PyContext& self) {
+        const std::string slots =
+            self.slots.empty() ? "closed" : std::to_string(self.slots.size()) + " slots";
+        return "<calrt.GraphContext of '" + self.graph + "': " + slots + ">";
+      });
 }
 
 }  // namespace
@@ -213,8 +285,8 @@ void bind_graph(py::module_& m) {
            "Checks the inputs, submits one run and returns its Job at once.\n\n"
            "tokens, positions: whole numbers, one per row of a decode (missing rows are padded) or "
            "per "
-           "token of a prefill chunk; a position is the cell the token fills, always the lane's "
-           "length on. "
+           "token of a prefill chunk; a contiguous int32 array is the quickest. A position is the "
+           "cell the token fills, always the lane's length on. "
            "lanes: Lanes of model.kv, one per row; one for a prefill. n_valid: tokens of the chunk "
            "that "
            "count, None = all. logit_rows: rows of the chunk to return, None = the last. deadline: "
@@ -225,7 +297,8 @@ void bind_graph(py::module_& m) {
       .def("context", &make_context, py::arg("slots") = 1, py::kw_only(),
            py::arg("lanes") = py::tuple(),
            "`slots` preallocated binding sets, 1 to 64, that submit on `lanes` unless told "
-           "otherwise.");
+           "otherwise.")
+      .def("__repr__", &describe_graph);
   bind_contexts(m);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Job: wait, cancel, await, outputs.
+#include <pybind11/gil_safe_call_once.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -16,13 +17,20 @@ namespace {
 constexpr uint64_t kSliceNs = 50'000'000;  // how long Ctrl-C may go unseen
 
 ErrorContext context_of(const PyJob& self) {
-  return {self.job->job()->model()->device()->spec(), self.job->job()->job_seq()};
+  return ErrorContext(*self.job->job()->model(), self.job->job()->job_seq());
+}
+
+// A job that is done has nothing to wait for, so the GIL is kept; for any other end wait() may ask
+// the driver. wait(0) sees that the lanes know of the end, too.
+bool is_done(Job& job) {
+  return job.terminal() && job.state() == JobState::DONE && job.wait(0).ok();
 }
 
 // Returns once the job is done; raises its own error if it failed.
 void wait(const PyJob& self, const std::optional<double>& timeout) {
-  const uint64_t until = timeout ? deadline_in("timeout", *timeout) : CALD_NO_DEADLINE;
   Job& job = *self.job->job();
+  if (is_done(job)) return;
+  const uint64_t until = timeout ? deadline_in("timeout", *timeout) : CALD_NO_DEADLINE;
   while (true) {
     const uint64_t now = now_ns();
     const uint64_t slice = std::min(until, now + kSliceNs);
@@ -36,20 +44,26 @@ void wait(const PyJob& self, const std::optional<double>& timeout) {
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     if (slice == until)
       raise(fail(Status::WAIT_TIMEOUT,
-                 "job %llu is %s after timeout=%g s; nothing changed, wait again",
-                 static_cast<unsigned long long>(job.job_seq()), job_state_name(job.state()),
-                 timeout.value_or(0)),
-            context_of(self));
+                 "job %llu has not ended after timeout=%g s; nothing changed, wait again",
+                 static_cast<unsigned long long>(job.job_seq()), timeout.value_or(0)),
+            context_of(self).of(python_object(&self)));
   }
 }
 
-py::dict outputs(const PyJob& self) {
+const char* state_of(const PyJob& self) {
+  Job& job = *self.job->job();
+  if (job.terminal()) return job_state_name(job.state());
+  return job_state_name(without_gil([&] { return job.state(); }));  // asks the driver
+}
+
+void make_outputs(const PyJob& self) {
   Job& job = *self.job->job();
   if (!job.terminal())
-    raise(fail(Status::INVALID_STATE, "job %llu is %s: wait() or await it before its outputs",
-               static_cast<unsigned long long>(job.job_seq()), job_state_name(job.state())),
-          context_of(self));
-  unwrap(without_gil([&] { return job.wait(0); }), context_of(self));
+    raise(
+        fail(Status::INVALID_STATE, "job %llu has not ended: wait() or await it before its outputs",
+             static_cast<unsigned long long>(job.job_seq())),
+        context_of(self));
+  if (!is_done(job)) unwrap(without_gil([&] { return job.wait(0); }), context_of(self));
   const std::shared_ptr<BindingSet>& set = job.bindings();
   const cald_graph& graph = job.model()->graph(set->graph());
   py::dict tensors;
@@ -58,19 +72,50 @@ py::dict outputs(const PyJob& self) {
     const uint64_t rows = io.role == CALD_ROLE_LOGITS ? self.job->output_rows() : 0;
     tensors[role_name(io.role)] = tensor_of(set, io, rows, false);
   }
-  return tensors;
+  self.outputs = std::move(tensors);
 }
 
+// A dict of the caller's own; the tensors in it are made once, so that they know their views.
+py::object outputs(const PyJob& self) {
+  if (!self.outputs) make_outputs(self);
+  auto copy = py::reinterpret_steal<py::object>(PyDict_Copy(self.outputs.ptr()));
+  if (!copy) throw py::error_already_set();
+  return copy;
+}
+
+// None where the device did not measure: 0 in the driver's answer.
 py::dict timing(const PyJob& self) {
-  const cald_timing times =
-      unwrap(without_gil([&] { return self.job->job()->timing(); }), context_of(self));
+  const auto asked = without_gil([&] { return self.job->job()->timing(); });
+  if (!asked.ok() && asked.error().code != Status::UNSUPPORTED)
+    raise(asked.error(), context_of(self));
+  const cald_timing times = asked.ok() ? *asked : cald_timing{};
   py::dict out;
-  out["submitted_ns"] = times.submitted_ns;
-  out["queue_ns"] = times.queue_ns;
-  out["h2d_ns"] = times.h2d_ns;
-  out["infer_ns"] = times.infer_ns;
-  out["d2h_ns"] = times.d2h_ns;
+  const auto set = [&](const char* name, uint64_t ns) {
+    out[name] = ns != 0 ? py::object(py::int_(ns)) : py::object(py::none());
+  };
+  set("submitted_ns", times.submitted_ns);
+  set("queue_ns", times.queue_ns);
+  set("h2d_ns", times.h2d_ns);
+  set("infer_ns", times.infer_ns);
+  set("d2h_ns", times.d2h_ns);
   return out;
+}
+
+// "<calrt.Job 12 of 'decode_b4': done>"
+std::string describe_job(const PyJob& self) {
+  Job& job = *self.job->job();
+  return "<calrt.Job " + std::to_string(job.job_seq()) + " of '" +
+         job.model()->graph(job.bindings()->graph()).name + "': " + state_of(self) + ">";
+}
+
+// A function of calrt's Python part, looked up once.
+template <class Name>  // one static per name
+const py::object& python_function(const char* module, Name name) {
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> storage;
+  return storage
+      .call_once_and_store_result(
+          [&] { return py::object(py::module_::import(module).attr(name())); })
+      .get_stored();
 }
 
 void bind_completions(py::module_& m) {
@@ -82,13 +127,20 @@ void bind_completions(py::module_& m) {
       .def(py::init([] { return unwrap(CompletionFd::make()); }))
       .def("fileno", &CompletionFd::fd, "The descriptor. Owned by this object.")
       .def("drain", &CompletionFd::drain,
-           "job_seq of each watched job that ended since the last call.")
+           "The tag of each watched job that ended since the last call, oldest first.")
       .def(
           "watch",
-          [](const std::shared_ptr<CompletionFd>& self, const PyJob& job) {
-            job.job->notify(self);
+          [](const std::shared_ptr<CompletionFd>& self, const PyJob& job, uint64_t tag) {
+            job.job->notify(self, tag);
           },
-          py::arg("job"), "Posts the job's job_seq here when it ends, at once if it has.");
+          py::arg("job"), py::arg("tag"), "Posts `tag` here when the job ends, at once if it has.")
+      .def(
+          "post",
+          [](CompletionFd& self, uint64_t tag) {
+            self.expect();
+            self.post(tag);
+          },
+          py::arg("tag"), "Posts `tag` here. From any thread.");
 }
 
 }  // namespace
@@ -100,11 +152,14 @@ void bind_job(py::module_& m) {
       .def_property_readonly(
           "job_seq", [](const PyJob& self) { return self.job->job()->job_seq(); },
           "The job's number, rising and unique in this process.")
+      .def_property_readonly("state", &state_of,
+                             "created, queued, running, done, failed, cancelled or lost.")
       .def_property_readonly(
-          "state", [](const PyJob& self) { return job_state_name(self.job->job()->state()); },
-          "created, queued, running, done, failed, cancelled or lost.")
-      .def_property_readonly(
-          "done", [](const PyJob& self) { return self.job->job()->terminal(); },
+          "done",
+          [](const PyJob& self) {
+            Job& job = *self.job->job();
+            return is_done(job) || job.terminal();
+          },
           "True once the job has ended, in whatever state.")
       .def_property_readonly(
           "outputs", &outputs,
@@ -113,15 +168,17 @@ void bind_job(py::module_& m) {
           "error if it failed.")
       .def_property_readonly(
           "timing", &timing,
-          "submitted_ns (CLOCK_MONOTONIC) and the durations queue_ns, h2d_ns, infer_ns, "
-          "d2h_ns; 0 where not measured.")
+          "Where the time went, in ns: {'submitted_ns': on CLOCK_MONOTONIC, and the durations "
+          "'queue_ns': submit to start, 'h2d_ns': inputs to the device, 'infer_ns', 'd2h_ns': "
+          "outputs to the host}. As the device measured; None where it did not.\n\nStateError "
+          "before the end and for a lost job.")
       .def_property_readonly(
           "deadline_ns", [](const PyJob& self) { return self.job->deadline_ns(); },
           "When the job counts as lost (CLOCK_MONOTONIC, ns).")
       .def(
           "wait",
-          [](const py::object& self, const std::optional<double>& timeout) {
-            wait(py::cast<const PyJob&>(self), timeout);
+          [](const py::object& self, const py::handle& timeout) {
+            wait(py::cast<const PyJob&>(self), optional_seconds("timeout", timeout));
             return self;
           },
           py::arg("timeout") = py::none(),
@@ -139,11 +196,22 @@ void bind_job(py::module_& m) {
       .def(
           "__await__",
           [](const py::object& self) {
-            return py::module_::import("calrt._await")
-                .attr("wait_for_job")(self)
-                .attr("__await__")();
+            return python_function("calrt._await", [] { return "wait_for_job"; })(self);
           },
-          "Waits in the running event loop; cancelling the await requests cancel().");
+          "Waits in the running event loop; cancelling the await requests cancel().")
+      .def(
+          "add_done_callback",
+          [](const py::object& self, const py::object& fn, const py::object& loop) {
+            python_function("calrt._callbacks", [] { return "add_done_callback"; })(self, fn, loop);
+          },
+          py::arg("fn"), py::kw_only(), py::arg("loop") = py::none(),
+          "Calls fn(job) exactly once, when the job has ended in whatever state, also if it has "
+          "already.\n\nOn a thread of calrt's own, one for all callbacks; with `loop`, an asyncio "
+          "event loop, on that loop. An exception of fn goes to the logger 'calrt.callbacks' (to "
+          "the loop's exception handler with `loop`). fn may use any job, wait for others too; "
+          "while it runs, other callbacks wait. What has not been called when Python ends is not "
+          "called.")
+      .def("__repr__", &describe_job);
   bind_completions(m);
 }
 

@@ -13,6 +13,7 @@ namespace calrt::bind {
 
 struct PyJob {  // "Job"
   std::shared_ptr<engine::LaneJob> job;
+  mutable py::object outputs = {};  // by role, once they were asked for
   ~PyJob() { drop_without_gil(job); }
 };
 
@@ -21,7 +22,7 @@ struct PyGraph {  // "Graph"
   uint32_t index = 0;
   ~PyGraph() { drop_without_gil(runner); }
   const cald_graph& graph() const { return runner->model()->graph(index); }
-  ErrorContext context() const { return {runner->model()->device()->spec(), 0}; }
+  ErrorContext context() const { return ErrorContext(*runner->model()); }
 };
 
 // One fixed binding set that the user fills; not thread-safe beyond the GIL.
@@ -38,8 +39,9 @@ struct PySlot {  // "BindingSlot"
   }
 };
 
-struct PyContext {  // "GraphContext"
-  std::vector<std::shared_ptr<PySlot>> slots;
+struct PyContext {                             // "GraphContext"
+  std::string graph;                           // its name
+  std::vector<std::shared_ptr<PySlot>> slots;  // none once closed
 };
 
 // Registers Graph, GraphContext and BindingSlot.

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/ranked_mutex.h"
 #include "base/result.h"
 
 namespace calrt::engine {
@@ -30,7 +31,7 @@ class CompletionFd {
  private:
   CompletionFd() = default;
   int read_ = -1, write_ = -1;  // the same eventfd on Linux, a pipe elsewhere
-  std::mutex mutex_;
+  RankedMutex mutex_{LockRank::LEAF, "completion fd"};
   std::vector<uint64_t> pending_;
   size_t expected_ = 0;
 };

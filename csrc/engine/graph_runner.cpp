@@ -2,8 +2,8 @@
 #include "engine/graph_runner.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/graph_call.h"
 
@@ -30,26 +30,23 @@ GraphRunner::~GraphRunner() {
 
 Result<std::shared_ptr<LaneJob>> GraphRunner::submit(uint32_t graph, const GraphCall& call) {
   CALRT_TRY(model_->check_open());
+  CALRT_TRY(check_counts(model_->graph(graph), call));
   sweep();
-  CALRT_TRY_ASSIGN(const CheckedCall checked, check_call(*model_, graph, call));
   CALRT_TRY_ASSIGN(std::shared_ptr<BindingSet> set, pools_[graph]->acquire(0));
-  fill_call(*model_, *set, call, checked);
-  CALRT_TRY_ASSIGN(std::shared_ptr<LaneJob> job,
-                   LaneJob::submit(session_, model_, queue_, std::move(set), checked.writes,
-                                   checked.prefill, checked.output_rows, call.deadline_ns));
-  std::lock_guard lock(mutex_);
-  in_flight_.push_back(job);
-  return job;
+  return run(std::move(set), call);
 }
 
 Result<std::shared_ptr<LaneJob>> GraphRunner::submit_filled(std::shared_ptr<BindingSet> set,
-                                                            const std::vector<kv::LaneRef>& lanes,
+                                                            std::span<const kv::LaneRef> lanes,
                                                             std::optional<uint32_t> n_valid,
                                                             uint64_t deadline_ns) {
   CALRT_TRY(model_->check_open());
   sweep();
-  const uint32_t index = set->graph();
-  const cald_graph& graph = model_->graph(index);
+  if (set->busy())
+    return fail(Status::INVALID_STATE,
+                "the buffers of this slot are quarantined: its job was lost, and the device has "
+                "not answered yet; use another slot");
+  const cald_graph& graph = model_->graph(set->graph());
   const int32_t* tokens = set->ints(CALD_ROLE_TOKENS);
   if (tokens == nullptr)
     return fail(Status::UNSUPPORTED, "the host cannot address the inputs of graph %s", graph.name);
@@ -59,35 +56,50 @@ Result<std::shared_ptr<LaneJob>> GraphRunner::submit_filled(std::shared_ptr<Bind
   if (n > room)
     return fail(Status::SHAPE_MISMATCH, "%s: %u given, but graph %s takes at most %u",
                 prefill ? "n_valid" : "lanes", n, graph.name, room);
+  // A lane has one right next position; the caller need not know it.
+  std::vector<int32_t> positions;
+  positions.reserve(n);
+  for (const kv::LaneRef& lane : lanes.first(std::min<size_t>(n, lanes.size()))) {
+    CALRT_TRY_ASSIGN(const kv::LaneSnapshot now, queue_->table()->snapshot(lane));
+    positions.push_back(static_cast<int32_t>(now.length));
+  }
+  if (prefill && lanes.size() == 1)
+    while (positions.size() < n) positions.push_back(positions.back() + 1);
   GraphCall call;
-  call.tokens.assign(tokens, tokens + n);
+  call.tokens = {tokens, n};
+  call.positions = positions;
   call.lanes = lanes;
   call.deadline_ns = deadline_ns;
   if (!prefill) call.n_valid = n_valid;  // refused by the check
-  // A lane has one right next position; the caller need not know it.
-  for (uint32_t i = 0; i < n; ++i) {
-    const size_t lane = prefill ? 0 : i;
-    if (lane >= lanes.size()) break;
-    CALRT_TRY_ASSIGN(const kv::LaneSnapshot now, queue_->table()->snapshot(lanes[lane]));
-    call.positions.push_back(static_cast<int32_t>(now.length + (prefill ? i : 0)));
+  CALRT_TRY(check_counts(graph, call));
+  return run(std::move(set), call);
+}
+
+Result<std::shared_ptr<LaneJob>> GraphRunner::run(std::shared_ptr<BindingSet> set,
+                                                  const GraphCall& call) {
+  CALRT_TRY_ASSIGN(CheckedCall checked, fill_and_check(*set, call));
+  CALRT_TRY_ASSIGN(
+      std::shared_ptr<LaneJob> job,
+      LaneJob::submit(session_, model_, queue_, std::move(set), std::move(checked.writes),
+                      checked.prefill, checked.output_rows, call.deadline_ns));
+  if (!job->job()->terminal()) {
+    std::lock_guard lock(mutex_);
+    in_flight_.push_back(job);
   }
-  CALRT_TRY_ASSIGN(const CheckedCall checked, check_call(*model_, index, call));
-  fill_call(*model_, *set, call, checked);
-  CALRT_TRY_ASSIGN(std::shared_ptr<LaneJob> job,
-                   LaneJob::submit(session_, model_, queue_, std::move(set), checked.writes,
-                                   checked.prefill, checked.output_rows, deadline_ns));
-  std::lock_guard lock(mutex_);
-  in_flight_.push_back(job);
   return job;
 }
 
 void GraphRunner::sweep() {
   std::vector<std::shared_ptr<LaneJob>> ended;  // destroyed outside the lock: that calls the driver
   std::lock_guard lock(mutex_);
-  auto running = std::stable_partition(in_flight_.begin(), in_flight_.end(),
-                                       [](const auto& job) { return !job->settle(); });
-  ended.assign(std::make_move_iterator(running), std::make_move_iterator(in_flight_.end()));
-  in_flight_.erase(running, in_flight_.end());
+  size_t kept = 0;
+  for (std::shared_ptr<LaneJob>& job : in_flight_) {
+    if (job->job()->terminal())
+      ended.push_back(std::move(job));
+    else
+      in_flight_[kept++].swap(job);
+  }
+  in_flight_.resize(kept);
 }
 
 Result<void> GraphRunner::close(uint64_t deadline_ns) {

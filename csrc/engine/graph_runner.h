@@ -7,8 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "base/ranked_mutex.h"
 #include "base/result.h"
 #include "calrt/model.h"
 #include "engine/binding_pool.h"
@@ -17,13 +19,15 @@
 
 namespace calrt::engine {
 
-// The inputs of one run, by role. A prefill has one lane, a decode one lane per token.
+// The inputs of one run, by role. A prefill has one lane, a decode one lane per token. The memory
+// is the caller's; it may change during the call: it is copied once, and what was copied is
+// checked.
 struct GraphCall {
-  std::vector<int32_t> tokens;
-  std::vector<int32_t> positions;
-  std::vector<kv::LaneRef> lanes;
-  std::optional<uint32_t> n_valid;                 // prefill only; unset = all tokens
-  std::optional<std::vector<int32_t>> logit_rows;  // prefill only; unset = the last valid row
+  std::span<const int32_t> tokens;
+  std::span<const int32_t> positions;
+  std::span<const kv::LaneRef> lanes;
+  std::optional<uint32_t> n_valid;                     // prefill only; unset = all tokens
+  std::optional<std::span<const int32_t>> logit_rows;  // prefill only; unset = the last valid row
   uint64_t deadline_ns = 0;
 };
 
@@ -42,11 +46,11 @@ class GraphRunner {
   Result<std::shared_ptr<LaneJob>> submit(uint32_t graph, const GraphCall& call);
   // Runs on the caller's own set, whose tokens (all rows) the caller has filled.
   Result<std::shared_ptr<LaneJob>> submit_filled(std::shared_ptr<BindingSet> set,
-                                                 const std::vector<kv::LaneRef>& lanes,
+                                                 std::span<const kv::LaneRef> lanes,
                                                  std::optional<uint32_t> n_valid,
                                                  uint64_t deadline_ns);
 
-  // Forgets the jobs that have ended and frees the lanes of lost ones that were answered since.
+  // Forgets the jobs that have ended.
   void sweep();
 
   // Refuses new runs, cancels those in flight and waits for them until `deadline_ns`, then closes
@@ -55,13 +59,16 @@ class GraphRunner {
 
  private:
   GraphRunner() = default;
+  // Fills the set, checks what was filled in, submits.
+  Result<std::shared_ptr<LaneJob>> run(std::shared_ptr<BindingSet> set, const GraphCall& call);
 
   std::shared_ptr<Model> model_;
   std::shared_ptr<Session> session_;
   std::shared_ptr<ReserveQueue> queue_;
   std::vector<std::shared_ptr<BindingPool>> pools_;  // by graph index
-  std::mutex mutex_;
-  // Held until their end, so that dropping a handle neither waits nor cancels.
+  RankedMutex mutex_{LockRank::POOL, "graph runner"};
+  // Those that had not ended when submit returned: held until their end, so that dropping a handle
+  // neither waits nor cancels.
   std::vector<std::shared_ptr<LaneJob>> in_flight_;
 };
 

@@ -4,6 +4,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/ranked_mutex.h"
+
 namespace calrt::engine {
 
 // Owns itself from submit until completed(): the driver may answer after the LaneJob is gone. It
@@ -32,32 +34,43 @@ class LaneJob::Sink final : public CompletionSink {
     self_.reset();
   }
 
-  void completed(uint64_t job_seq, JobState state, int32_t) noexcept override {
-    const std::shared_ptr<Sink> self = std::move(self_);  // alive until this function returns
-    // Cells that a cancelled job may have begun lie beyond the lane's length: they do not count. A
-    // lost job may still write, so its lanes stay booked.
-    if (state != JobState::LOST) end_lanes(state == JobState::DONE, state != JobState::CANCELLED);
-    std::vector<std::shared_ptr<CompletionFd>> fds;
+  void completed(uint64_t, JobState state, int32_t) noexcept override {
+    std::shared_ptr<Sink> self;  // alive until this function returns
+    // A lost job may still write, so its lanes stay booked. Cells that a cancelled job may have
+    // begun lie beyond the lane's length: they do not count.
+    if (state != JobState::LOST) {
+      self = std::move(self_);
+      end_lanes(state == JobState::DONE, state != JobState::CANCELLED);
+    }
+    std::vector<Watcher> watchers;
     {
       std::lock_guard lock(mutex_);
       ended_ = true;
-      fds.swap(fds_);
+      watchers.swap(watchers_);
     }
-    for (const auto& fd : fds) fd->post(job_seq);
+    for (const Watcher& watcher : watchers) watcher.fd->post(watcher.tag);
   }
 
-  // The driver answered a lost job. More than once does no harm.
-  void end_lost() { end_lanes(false, true); }
+  bool awaits_answer() const noexcept override { return true; }
+  void answered(uint64_t) noexcept override {
+    const std::shared_ptr<Sink> self = std::move(self_);
+    end_lanes(false, true);
+  }
 
   // False if the job has ended already.
-  bool add(std::shared_ptr<CompletionFd> fd) {
+  bool add(const std::shared_ptr<CompletionFd>& fd, uint64_t tag) {
     std::lock_guard lock(mutex_);
     if (ended_) return false;
-    fds_.push_back(std::move(fd));
+    watchers_.push_back({fd, tag});
     return true;
   }
 
  private:
+  struct Watcher {
+    std::shared_ptr<CompletionFd> fd;
+    uint64_t tag;
+  };
+
   kv::LaneTable& table() const { return *queue_->table(); }
 
   Result<void> begin_one(const LaneWrite& write, bool prefill) {
@@ -88,25 +101,26 @@ class LaneJob::Sink final : public CompletionSink {
   const std::vector<LaneWrite> writes_;
   const uint64_t tag_;
   std::shared_ptr<Sink> self_;
-  std::mutex mutex_;
+  RankedMutex mutex_{LockRank::LEAF, "lane job"};
   bool ended_ = false;
-  std::vector<std::shared_ptr<CompletionFd>> fds_;
+  std::vector<Watcher> watchers_;
 };
 
 Result<std::shared_ptr<LaneJob>> LaneJob::submit(const std::shared_ptr<Session>& session,
                                                  std::shared_ptr<Model> model,
                                                  const std::shared_ptr<ReserveQueue>& queue,
                                                  std::shared_ptr<BindingSet> bindings,
-                                                 const std::vector<LaneWrite>& writes, bool prefill,
+                                                 std::vector<LaneWrite> writes, bool prefill,
                                                  uint32_t output_rows, uint64_t deadline_ns) {
-  std::shared_ptr<LaneJob> made(new LaneJob);
+  auto made = std::make_shared<LaneJob>(Private());
   made->output_rows_ = output_rows;
   made->deadline_ns_ = deadline_ns;
-  made->sink_ = std::make_shared<Sink>(queue, writes, Job::next_job_seq());
+  const uint64_t job_seq = Job::next_job_seq();
+  made->sink_ = std::make_shared<Sink>(queue, std::move(writes), job_seq);
   CALRT_TRY(made->sink_->begin(prefill));
   made->sink_->keep(made->sink_);
-  auto job =
-      Job::submit(session, std::move(model), std::move(bindings), deadline_ns, made->sink_.get());
+  auto job = Job::submit(session, std::move(model), std::move(bindings), deadline_ns,
+                         made->sink_.get(), job_seq);
   if (!job.ok()) {
     made->sink_->abandon();
     return std::move(job).error();
@@ -115,17 +129,9 @@ Result<std::shared_ptr<LaneJob>> LaneJob::submit(const std::shared_ptr<Session>&
   return made;
 }
 
-bool LaneJob::settle() {
-  if (!job_->terminal()) return false;
-  if (job_->state() != JobState::LOST) return true;
-  if (job_->bindings()->busy()) return false;
-  sink_->end_lost();
-  return true;
-}
-
-void LaneJob::notify(std::shared_ptr<CompletionFd> fd) {
+void LaneJob::notify(std::shared_ptr<CompletionFd> fd, uint64_t tag) {
   fd->expect();
-  if (!sink_->add(fd)) fd->post(job_->job_seq());
+  if (!sink_->add(fd, tag)) fd->post(tag);
 }
 
 }  // namespace calrt::engine

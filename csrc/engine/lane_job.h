@@ -23,29 +23,29 @@ struct LaneWrite {
 
 // Thread-safe. May be dropped at any time: the lanes' bookkeeping does not depend on it.
 class LaneJob {
+  struct Private {};
+
  public:
+  explicit LaneJob(Private) {}
   // Books `writes` in the table, submits, and ends the booking when the job ends: the lane's length
   // grows if the job is done, the lane is poisoned if it failed, and stays as it was if the job was
-  // cancelled. The lanes of a lost job stay busy until settle(). Nothing is booked if this fails.
+  // cancelled. The lanes of a lost job stay busy until the driver answers: they are poisoned then.
+  // Nothing is booked if this fails.
   static Result<std::shared_ptr<LaneJob>> submit(const std::shared_ptr<Session>& session,
                                                  std::shared_ptr<Model> model,
                                                  const std::shared_ptr<ReserveQueue>& queue,
                                                  std::shared_ptr<BindingSet> bindings,
-                                                 const std::vector<LaneWrite>& writes, bool prefill,
+                                                 std::vector<LaneWrite> writes, bool prefill,
                                                  uint32_t output_rows, uint64_t deadline_ns);
 
   const std::shared_ptr<Job>& job() const { return job_; }
   uint32_t output_rows() const { return output_rows_; }  // rows of logits that have a meaning
   uint64_t deadline_ns() const { return deadline_ns_; }
-  // True once nothing is owed: the job has ended, and if it was lost the driver has answered since
-  // and the lanes are free of it.
-  bool settle();
-  // Posts the job's job_seq to `fd` when the job has ended, at once if it has already.
-  void notify(std::shared_ptr<CompletionFd> fd);
+  // Posts `tag` to `fd` when the job has ended, at once if it has already.
+  void notify(std::shared_ptr<CompletionFd> fd, uint64_t tag);
 
  private:
   class Sink;
-  LaneJob() = default;
   std::shared_ptr<Job> job_;
   std::shared_ptr<Sink> sink_;
   uint32_t output_rows_ = 0;

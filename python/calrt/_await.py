@@ -4,66 +4,79 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Generator
 from contextlib import suppress
+from itertools import count
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from calrt._core import Completions, Job
 from calrt.errors import CalrtError
 
 
-class _Watcher:
-    """The jobs one event loop waits for. The loop watches the descriptor only while there are any."""
+class Watcher:
+    """What is to be called on one event loop when jobs end. The loop watches its descriptor until it closes.
+
+    To be used on the loop's own thread.
+    """
 
     # It must not hold the loop: it is the value of a dictionary whose weak key the loop is.
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._completions = Completions()
-        self._waiting: dict[int, list[asyncio.Future[None]]] = {}
+        self._waiting: dict[int, Callable[[], object]] = {}
+        self._tags = count()
+        loop.add_reader(self._completions.fileno(), self._wake)
 
-    def future(self, job: Job) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        if not self._waiting:
-            loop.add_reader(self._completions.fileno(), self._wake)
-        self._waiting.setdefault(job.job_seq, []).append(future)
-        self._completions.watch(job)
-        return future
+    def call(self, job: Job, ended: Callable[[], object]) -> int:
+        """Calls `ended` once, on a later turn of the loop, when `job` has ended. The tag to forget it by."""
+        tag = next(self._tags)
+        self._waiting[tag] = ended
+        self._completions.watch(job, tag)
+        return tag
 
-    def forget(self, job: Job, future: asyncio.Future[None]) -> None:
-        futures = self._waiting.get(job.job_seq, [])
-        if future in futures:
-            futures.remove(future)
-        if not futures:
-            self._waiting.pop(job.job_seq, None)
-        if not self._waiting:
-            asyncio.get_running_loop().remove_reader(self._completions.fileno())
+    def forget(self, tag: int) -> None:
+        """Does not call it any more."""
+        self._waiting.pop(tag, None)
 
     def _wake(self) -> None:
-        for job_seq in self._completions.drain():
-            for future in self._waiting.get(job_seq, ()):
-                if not future.done():
-                    future.set_result(None)
+        for tag in self._completions.drain():
+            ended = self._waiting.pop(tag, None)
+            if ended is not None:
+                ended()
 
 
-_watchers: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watcher] = WeakKeyDictionary()
+_watchers: WeakKeyDictionary[asyncio.AbstractEventLoop, Watcher] = WeakKeyDictionary()
 
 
-async def wait_for_job(job: Job) -> Job:
+def watcher_of(loop: asyncio.AbstractEventLoop) -> Watcher:
+    """The loop's watcher, made with the first need."""
+    watcher = _watchers.get(loop)
+    if watcher is None:
+        watcher = _watchers[loop] = Watcher(loop)
+    return watcher
+
+
+def wait_for_job(job: Job) -> Generator[Any, None, Job]:
     """Waits in the running loop until `job` has ended, and returns it; raises the job's own error.
 
-    Cancelling this wait requests `job.cancel()`, best effort.
+    A job that has ended is answered at once. Cancelling this wait requests `job.cancel()`, best effort.
     """
     if not job.done:
         loop = asyncio.get_running_loop()
-        watcher = _watchers.get(loop)
-        if watcher is None:
-            watcher = _watchers[loop] = _Watcher()
-        future = watcher.future(job)
+        future: asyncio.Future[None] = loop.create_future()
+        watcher = watcher_of(loop)
+
+        def ended() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        tag = watcher.call(job, ended)
         try:
-            await future
+            yield from future
         except asyncio.CancelledError:
             with suppress(CalrtError):  # the job ends by itself; the caller wants the cancellation
                 job.cancel()
             raise
         finally:
-            watcher.forget(job, future)
-    return job.wait(timeout=0)
+            watcher.forget(tag)
+    return job.wait(0)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, WeakSet
 
 from calrt._core import Graph, Lane, Tensor
 from calrt._enums import Status
@@ -16,6 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Sequence"]
 
+_open: WeakKeyDictionary[Model, WeakSet[Sequence]] = WeakKeyDictionary()
+
+
+def _open_sequences(model: Model) -> WeakSet[Sequence]:
+    """Those that hold a lane of the model."""
+    return _open.setdefault(model, WeakSet())
+
 
 class Sequence:
     """Holds one lane. Close it, or use it in `with`; garbage collection gives the lane back too.
@@ -25,10 +34,24 @@ class Sequence:
 
     def __init__(self, model: Model, lane: Lane) -> None:
         graphs = model.graphs.values()
+        self._open = _open_sequences(model)
+        self._open.add(self)
         self._lane = lane
         self._cells = lane.reserved
         self._prefill = sorted((g for g in graphs if g.kind == "prefill"), key=lambda g: g.chunk)
         self._decode = min((g for g in graphs if g.kind == "decode"), key=lambda g: g.batch, default=None)
+
+    @classmethod
+    def reserve(cls, model: Model, tokens: int | None, timeout: float | None) -> Sequence:
+        """A sequence on a lane of its own; see `Model.sequence`."""
+        held_by_all = len(_open_sequences(model)) >= model.lanes and model.kv.free_lanes() == 0
+        if held_by_all and timeout != 0 and threading.active_count() == 1:
+            raise error_for(
+                Status.KV_NO_CAPACITY,
+                f"all {model.lanes} lanes are held by open sequences, and no other thread runs that could "
+                "close one: close a sequence, or finish or close the iterator of a generate(stream=True)",
+            )
+        return cls(model, model.kv.reserve(model.cells if tokens is None else tokens, timeout))
 
     @property
     def lane(self) -> Lane:
@@ -80,6 +103,7 @@ class Sequence:
 
     def close(self) -> None:
         """Gives the lane back. Idempotent."""
+        self._open.discard(self)
         self._lane.release()
 
     def _graph_for(self, remaining: int) -> Graph:
