@@ -97,6 +97,49 @@ def test_wrong_sizes_are_named(null: calrt.Device) -> None:
             null.pool(8, count)
 
 
+def test_a_transfer_that_stops_half_way_is_a_fault() -> None:
+    with calrt.open("null", layers="fault:buffer_transfer short=24 nth=2") as device:
+        buffer = device.alloc(64)
+        buffer.write(bytes(range(64)))
+        with pytest.raises(calrt.ExecutionError, match=r"moved 40 of 64 bytes at 0.*read it again") as caught:
+            buffer.read_into(bytearray(64))
+        assert caught.value.code is calrt.Status.TRANSFER_FAULT
+        back = bytearray(64)
+        buffer.read_into(back)
+        assert back == bytes(range(64))
+
+
+def test_a_lost_job_quarantines_its_lease_until_it_is_answered(null_package: Path) -> None:
+    # The first job is never answered within its deadline; its answer comes late.
+    with calrt.open("null", layers="fault:completion delay_ms=1000 nth=1") as device:
+        model = device.load(null_package, lanes=2, cells=64)
+        graph = model.graphs["decode_b1"]
+        pool = device.pool(int(np.prod(graph.outputs["logits"]["shape"])) * 4, 1, align=64)
+        lane = model.kv.reserve(8)
+        context = graph.context(lanes=[lane])
+        with pool.acquire() as lease:
+            context[0].bind("logits", lease)
+        context[0].inputs["tokens"].numpy()[:] = 1
+        job = context[0].submit(deadline=0.1)
+        assert pool.stats()["in_flight"] == 1
+        with pytest.raises(calrt.ExecutionError, match="lost"):
+            job.wait()
+        assert pool.stats()["quarantined"] == 1
+        del job
+        context.close()
+        with pytest.raises(calrt.CapacityError, match="0 leased, 0 in flight, 1 quarantined"):
+            pool.acquire(timeout=0)
+        del context
+
+        def given_back() -> bool:
+            model.kv.reserve(1, timeout=10).release()  # a model looks after its jobs when it is used
+            return pool.stats()["free"] == 1
+
+        assert eventually(given_back)
+        pool.acquire(timeout=0).close()
+        model.close()
+
+
 def test_a_lease_goes_back_and_is_lent_again(null: calrt.Device) -> None:
     pool = null.pool(1024, 2)
     states = ("capacity", "free", "leased", "in_flight", "quarantined", "waiting")
