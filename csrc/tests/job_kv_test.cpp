@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "calrt/bounded_pool.h"
 #include "tests/check.h"
 #include "tests/job_rig.h"
 
@@ -205,4 +206,38 @@ TEST(log_lines_name_the_job_and_whom_it_serves) {
   CHECK(heard.requests.size() == 2);
   set_log_sink(nullptr);
   CHECK(script().finish(lost->job_seq()));
+}
+
+TEST(a_pool_is_whole_again_after_the_late_answer_of_a_lost_job) {
+  Rig rig;
+  script().ends = Ends::HELD;
+  BoundedPool<BindingSet>::Settings settings;
+  settings.capacity = settings.keep = 3;
+  auto pool = BoundedPool<BindingSet>::make(settings, [&] { return rig.model->make_bindings(0); });
+  const auto is = [&](uint32_t free, uint32_t leased, uint32_t in_flight, uint32_t quarantined) {
+    const PoolStats now = pool->stats();
+    return now.free == free && now.leased == leased && now.in_flight == in_flight &&
+           now.quarantined == quarantined;
+  };
+  auto kept = *pool->acquire(0), used = *pool->acquire(0);
+  auto job = *rig.submit(used, 20);
+  used.reset();
+  CHECK(is(1, 1, 1, 0));
+  CHECK(!job->wait(in(20'000)).ok() && job->state() == JobState::LOST);
+  CHECK(is(1, 1, 0, 1));
+  const uint64_t tag = job->job_seq(), late = late_completions(), strays = stray_completions();
+  job.reset();
+  CHECK(is(1, 1, 0, 1));  // nobody holds it but the driver
+  CHECK(script().finish(tag) && late_completions() == late + 1 && rig.sink.told == 1);
+  CHECK(eventually([&] { return is(2, 1, 0, 0); }));
+  cald_completion again{};
+  again.struct_size = sizeof again;
+  again.state = CALD_JOB_DONE;
+  again.job_seq = tag;
+  script().last.on_complete(script().last.user, &again);  // known by its number, and dropped
+  CHECK(stray_completions() == strays + 1);
+  kept.reset();
+  CHECK(is(3, 0, 0, 0));
+  for (int i = 0; i < 3; ++i) CHECK(pool->acquire(0).ok());
+  pool->close();
 }
