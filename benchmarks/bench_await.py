@@ -45,7 +45,7 @@ async def resumes_after(awaitable: Awaitable[object], complete: Callable[[], obj
     return await task - begin
 
 
-async def one_round(model: calrt.Model, lane: calrt.kv.Lane) -> tuple[float, float]:
+async def one_round(model: calrt.Model, lane: calrt.kv.Lane, other: calrt.kv.Lane) -> tuple[float, float]:
     loop = asyncio.get_running_loop()
     descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     future: asyncio.Future[None] = loop.create_future()
@@ -58,11 +58,17 @@ async def one_round(model: calrt.Model, lane: calrt.kv.Lane) -> tuple[float, flo
     bare: list[int] = []
     job_ns: list[int] = []
     graph = model.graphs["decode_b1"]
+
+    def submit(on: calrt.kv.Lane) -> calrt.Job:
+        return graph.submit(tokens=[1], positions=[0], lanes=[on])
+
     for _ in range(SAMPLES):
         future = loop.create_future()
         bare.append(await resumes_after(future, lambda: os.eventfd_write(descriptor, 1)))
-        job = graph.submit(tokens=[1], positions=[0], lanes=[lane])
-        job_ns.append(await resumes_after(job, job.cancel))  # the fault layer: done when asked to cancel
+        job = submit(lane)
+        # The fault layer tells it inside the next job's submit, on this thread.
+        job_ns.append(await resumes_after(job, lambda: submit(other)))
+        other.truncate(0)
         lane.truncate(0)
     loop.remove_reader(descriptor)
     os.close(descriptor)
@@ -76,12 +82,16 @@ def test_await(
 ) -> None:  # type: ignore[no-untyped-def]
     medians: list[tuple[float, float]] = []
     with (
-        calrt.open("null", layers="fault:completion hold cancel=normal") as device,
-        device.load(null_package, lanes=1, cells=64) as model,
+        calrt.open("null", layers="fault:completion swap every=2") as device,
+        device.load(null_package, lanes=2, cells=64) as model,
         model.kv.reserve(8) as lane,
+        model.kv.reserve(8) as other,
     ):
+        graph = model.graphs["decode_b1"]
+        graph.submit(tokens=[1], positions=[0], lanes=[other]).wait()  # from now on every second one is held
+        other.truncate(0)
         loop = new_loop()
-        perf.samples(lambda: medians.append(loop.run_until_complete(one_round(model, lane))), rounds=7)
+        perf.samples(lambda: medians.append(loop.run_until_complete(one_round(model, lane, other))), rounds=7)
         loop.close()
     value, limit = (min(column) for column in zip(*medians, strict=True))
     perf.record(f"completion -> await resumes, p50, {name}", value / 1e3, "us", limit=limit / 1e3)

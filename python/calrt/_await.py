@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -15,7 +15,7 @@ from calrt.errors import CalrtError
 
 
 class Watcher:
-    """What is to be called on one event loop when jobs end. The loop watches its descriptor until it closes.
+    """The futures of one event loop that wait for jobs. The loop watches its descriptor until it closes.
 
     To be used on the loop's own thread.
     """
@@ -23,26 +23,26 @@ class Watcher:
     # It must not hold the loop: it is the value of a dictionary whose weak key the loop is.
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._completions = Completions()
-        self._waiting: dict[int, Callable[[], object]] = {}
+        self._waiting: dict[int, asyncio.Future[None]] = {}
         self._tags = count()
         loop.add_reader(self._completions.fileno(), self._wake)
 
-    def call(self, job: Job, ended: Callable[[], object]) -> int:
-        """Calls `ended` once, on a later turn of the loop, when `job` has ended. The tag to forget it by."""
+    def watch(self, job: Job, future: asyncio.Future[None]) -> int:
+        """Gives `future` a result when `job` has ended. The tag to forget it by."""
         tag = next(self._tags)
-        self._waiting[tag] = ended
+        self._waiting[tag] = future
         self._completions.watch(job, tag)
         return tag
 
     def forget(self, tag: int) -> None:
-        """Does not call it any more."""
+        """Leaves the future alone."""
         self._waiting.pop(tag, None)
 
     def _wake(self) -> None:
         for tag in self._completions.drain():
-            ended = self._waiting.pop(tag, None)
-            if ended is not None:
-                ended()
+            future = self._waiting.pop(tag, None)
+            if future is not None and not future.done():
+                future.set_result(None)
 
 
 _watchers: WeakKeyDictionary[asyncio.AbstractEventLoop, Watcher] = WeakKeyDictionary()
@@ -65,18 +65,13 @@ def wait_for_job(job: Job) -> Generator[Any, None, Job]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         watcher = watcher_of(loop)
-
-        def ended() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        tag = watcher.call(job, ended)
+        tag = watcher.watch(job, future)
         try:
             yield from future
-        except asyncio.CancelledError:
-            with suppress(CalrtError):  # the job ends by itself; the caller wants the cancellation
-                job.cancel()
-            raise
-        finally:
+        except BaseException as ended:
             watcher.forget(tag)
+            if isinstance(ended, asyncio.CancelledError):
+                with suppress(CalrtError):  # the job ends by itself; the caller wants the cancellation
+                    job.cancel()
+            raise
     return job.wait(0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import functools
 import logging
 import os
 import select
@@ -73,11 +72,6 @@ def _call(job: Job, fn: Callback) -> None:
         _log.exception("job %d: its callback %r failed", job.job_seq, fn, extra=about(job.job_seq))
 
 
-def _call_on_loop(job: Job, fn: Callback) -> None:
-    # On a turn of its own: an exception goes to the loop's exception handler and ends nothing else.
-    asyncio.get_running_loop().call_soon(fn, job)
-
-
 _caller = _Caller()
 
 
@@ -108,7 +102,9 @@ def add_done_callback(job: Job, fn: Callback, loop: asyncio.AbstractEventLoop | 
         )
 
     def watch() -> None:
-        watcher_of(loop).call(job, functools.partial(_call_on_loop, job, fn))
+        future: asyncio.Future[None] = loop.create_future()
+        future.add_done_callback(lambda _: fn(job))  # an exception goes to the loop's handler
+        watcher_of(loop).watch(job, future)
 
     try:
         running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
