@@ -52,7 +52,7 @@ struct StepRunner::Impl final : CompletionSink {
   std::thread thread;
   const pid_t process = getpid();  // where the thread runs
 
-  mutable RankedMutex mutex{LockRank::LEAF, "runner"};
+  mutable RankedMutex mutex{LockRank::TABLE, "runner"};  // the ring is looked at under it
   RankedCondition changed, exited;
   std::vector<std::unique_ptr<Record>> starts;
   std::vector<uint64_t> cancels, completions, reaped;
