@@ -277,25 +277,6 @@ def test_cancelling_an_await_requests_cancel_and_frees_the_lane(model: calrt.Mod
     model.kv.check_integrity()
 
 
-def test_waits_let_other_threads_run(model: calrt.Model) -> None:
-    with model.kv.reserve(64) as lane:
-        graph = max((g for g in model.graphs.values() if g.kind == "prefill"), key=lambda g: g.chunk)
-        counted = [0]
-        stop = threading.Event()
-
-        def count() -> None:
-            while not stop.is_set():
-                counted[0] += 1
-
-        thread = threading.Thread(target=count)
-        thread.start()
-        before = counted[0]
-        graph.submit(tokens=[1] * 64, positions=range(64), lanes=[lane]).wait()
-        stop.set()
-        thread.join()
-        assert counted[0] > before
-
-
 def test_load_options_are_checked_by_name(device: calrt.Device, tiny_package) -> None:  # type: ignore[no-untyped-def]
     for options, text in (
         ({"cells": 100000}, "cells"),
