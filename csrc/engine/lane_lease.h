@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/ranked_mutex.h"
 #include "base/result.h"
 #include "engine/reserve.h"
 #include "kv/lanes.h"
@@ -36,7 +37,7 @@ class LaneLease {
 
   const std::shared_ptr<ReserveQueue> queue_;
   const kv::LaneRef ref_;
-  mutable std::mutex mutex_;
+  mutable RankedMutex mutex_{LockRank::LEAF, "lane lease"};
   bool ended_ = false;
 };
 

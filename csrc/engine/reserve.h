@@ -3,11 +3,11 @@
 // calrt that waits for a lane. The server never uses it.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
 #include <mutex>
 
+#include "base/ranked_mutex.h"
 #include "base/result.h"
 #include "kv/lanes.h"
 
@@ -31,8 +31,8 @@ class ReserveQueue {
  private:
   std::shared_ptr<kv::LaneTable> table_;
   const uint32_t max_waiters_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  RankedMutex mutex_{LockRank::LEAF, "reserve queue"};
+  RankedCondition changed_;
   std::deque<uint64_t> waiting_;
   uint64_t next_ticket_ = 1;
   bool closed_ = false;

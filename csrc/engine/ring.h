@@ -18,6 +18,7 @@
 #include <sys/eventfd.h>
 #endif
 
+#include "base/ranked_mutex.h"
 #include "base/result.h"
 #include "engine/plan.h"
 
@@ -91,7 +92,7 @@ class EventRing {
 
  private:
   const size_t capacity_;
-  mutable std::mutex mutex_;
+  mutable RankedMutex mutex_{LockRank::LEAF, "event ring"};
   std::vector<Event> pending_;
   int read_fd_ = -1, write_fd_ = -1;
 };
