@@ -30,7 +30,7 @@ struct Held {
 // A fork's child gets a new, empty one; the descriptors it inherited stay open there, for to close
 // one would free a lock that the child has taken itself.
 struct Locks {
-  std::mutex mutex;
+  RankedMutex mutex{LockRank::LEAF, "device locks"};
   std::map<std::string, Held> held;
 };
 
