@@ -123,7 +123,7 @@ def test_a_lost_job_of_a_runner_is_logged_with_its_requests(
 
 def native_log(text: bytes) -> None:
     """A line as the native part writes one: on a thread that holds no GIL."""
-    library = ctypes.CDLL(str(Path(calrt.__file__).with_name("libcalrt.so")))
+    library = ctypes.CDLL(str(Path(calrt._core.__file__).with_name("libcalrt.so")))
     library["_ZN5calrt8log_textEiPKcS1_"](30, b"flood", text)  # calrt::log_text
 
 

@@ -121,11 +121,10 @@ void convert(const py::array& source, py::array& target, void (*kernel)(const Fr
 }
 
 py::array narrow(const py::object& a, const py::object& out) {
-  py::array source;
-  if (py::isinstance<py::array>(a))
-    source = py::reinterpret_borrow<py::array>(a);
-  else
-    source = py::array(py::module_::import("numpy").attr("asarray")(a, py::arg("dtype") = "f4"));
+  const py::array source =
+      py::isinstance<py::array>(a)
+          ? py::reinterpret_borrow<py::array>(a)
+          : py::array(py::module_::import("numpy").attr("asarray")(a, py::arg("dtype") = "f4"));
   if (!has_dtype(source, CALD_F32, numpy_dtype(CALD_F32)))
     raise(fail(Status::DTYPE_MISMATCH, "a has dtype %s: float32 is due (a.astype(numpy.float32))",
                text(source.dtype()).c_str()));

@@ -171,7 +171,7 @@ Result<const cald_driver_table*> load_table(const std::string& path) {
 struct DriverRegistry {
   RankedMutex mutex{LockRank::DRIVERS, "driver registry"};
   std::map<std::string, const cald_driver_table*> tables;
-  std::map<std::pair<std::string, std::string>, Slot<DriverLibrary>> slots;  // by path and layers
+  std::map<std::string, Slot<DriverLibrary>> slots;  // by path
 
   static DriverRegistry& get() { return per_process<DriverRegistry>(); }
 
@@ -183,22 +183,26 @@ struct DriverRegistry {
     return table;
   }
 
-  Slot<DriverLibrary>& slot(const std::string& path, const std::string& layers) {
+  Slot<DriverLibrary>& slot(const std::string& path) {
     const std::scoped_lock lock(mutex);
-    return slots[{path, layers}];
+    return slots[path];
   }
 
-  static Result<std::shared_ptr<DriverLibrary>> open(
-      const std::string& path, const cald_driver_table& own,
-      std::vector<std::shared_ptr<layers::Layer>> layers, Slot<DriverLibrary>& slot) {
-    bool timed_out = false;
-    if (auto living = slot.take(std::chrono::seconds(10), &timed_out)) return living;
-    if (timed_out)
-      return fail(Status::INVALID_STATE,
-                  "driver %s is still closing after 10 s: try again, or restart the process",
-                  path.c_str());
+  Result<std::shared_ptr<DriverLibrary>> open(const std::string& path, const cald_driver_table& own,
+                                              std::vector<std::shared_ptr<layers::Layer>> layers) {
+    // Layers have a state, e.g. how often a rule was met: each open has its own. A driver as it is
+    // is shared.
+    Slot<DriverLibrary>* shared = layers.empty() ? &slot(path) : nullptr;
+    if (shared != nullptr) {
+      bool timed_out = false;
+      if (auto living = shared->take(std::chrono::seconds(10), &timed_out)) return living;
+      if (timed_out)
+        return fail(Status::INVALID_STATE,
+                    "driver %s is still closing after 10 s: try again, or restart the process",
+                    path.c_str());
+    }
     // On failure ~DriverLibrary vacates the slot.
-    std::shared_ptr<DriverLibrary> library(new DriverLibrary(slot));
+    std::shared_ptr<DriverLibrary> library(new DriverLibrary(shared));
     library->path_ = path;
     CALRT_TRY_ASSIGN(library->layered_, layers::LayeredTable::make(own, std::move(layers)));
     const cald_driver_table& table = library->table();
@@ -208,7 +212,7 @@ struct DriverRegistry {
           return table.driver_open(&driver_host(), out, detail);
         }));
     library->driver_ = DriverHandle({driver, &table});
-    slot.set(library);
+    if (shared != nullptr) shared->set(library);
     return library;
   }
 };
@@ -220,7 +224,7 @@ Result<std::shared_ptr<DriverLibrary>> DriverLibrary::load(const std::string& na
   CALRT_TRY_ASSIGN(const std::string path, find_library(name));
   DriverRegistry& registry = DriverRegistry::get();
   CALRT_TRY_ASSIGN(const cald_driver_table* own, registry.table(path));
-  return DriverRegistry::open(path, *own, std::move(made), registry.slot(path, layers));
+  return registry.open(path, *own, std::move(made));
 }
 
 std::vector<std::string> DriverLibrary::available() {
@@ -248,7 +252,7 @@ DriverLibrary::~DriverLibrary() {
   }
   driver_.reset();
   layered_.reset();
-  slot_.vacate();
+  if (slot_ != nullptr) slot_->vacate();
 }
 
 }  // namespace calrt

@@ -24,7 +24,8 @@ class DriverLibrary {
   // `name` is an absolute path, or a short name ("cpu") sought as libcald_<name>.so in
   // CALRT_DRIVER_PATH (colon-separated) and then in drivers/ beside libcalrt.so. Refuses another
   // ABI major and a table without a required entry, naming it. `layers` as layers::make_layers
-  // takes it; without any, table() is the driver's own. Thread-safe.
+  // takes it, for this load alone; without any, table() is the driver's own and the instance is
+  // shared. Thread-safe.
   static Result<std::shared_ptr<DriverLibrary>> load(const std::string& name,
                                                      const std::string& layers = "");
   // Short names that load() would find, sorted.
@@ -44,9 +45,9 @@ class DriverLibrary {
 
  private:
   friend struct DriverRegistry;
-  explicit DriverLibrary(Slot<DriverLibrary>& slot) : slot_(slot) {}
-  Slot<DriverLibrary>& slot_;
-  std::string path_;  // real path
+  explicit DriverLibrary(Slot<DriverLibrary>* slot) : slot_(slot) {}
+  Slot<DriverLibrary>* slot_;  // where it is shared; null with layers
+  std::string path_;           // real path
   std::unique_ptr<layers::LayeredTable> layered_;
   DriverHandle driver_;
   RankedMutex mutex_{LockRank::DRIVERS, "driver"};

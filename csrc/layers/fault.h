@@ -43,18 +43,21 @@
 // is swallowed, with completion=poll it is told inside the poll entry, which the driver must have.
 //
 // The points of a driver in the runtime's fault list, as rules:
+// clang-format off
 //   F01 submit fails                      submit status=SUBMIT_FAILED nth=3
 //   F02 accepted, never runs              completion drop nth=2
-//   F03 completes after the deadline      completion swap nth=2   or   completion delay_ms=200
-//   nth=2 F04 completes although cancelled      completion hold cancel=normal nth=2 F05 completes
-//   twice                   completion twice every=3 F06 out of order completion swap every=2 F07
-//   part of the input is moved        buffer_transfer short=4 nth=2   or   completion short_in=4
+//   F03 completes after the deadline      completion swap nth=2   or   completion delay_ms=200 nth=2
+//   F04 completes although cancelled      completion hold cancel=normal nth=2
+//   F05 completes twice                   completion twice every=3
+//   F06 out of order                      completion swap every=2
+//   F07 part of the input is moved        buffer_transfer short=4 nth=2   or   completion short_in=4
 //   F08 output damaged or short           completion flip p=0.1 seed=7, nan, or short_out=2
 //   F11 device lost                       any status=DEVICE_LOST from=40
 //   F12 queue full                        submit status=QUEUE_FULL every=3
 //   F13 slow device                       completion delay_ms=50
 //   F16 unknown numbers                   submit status=-1   or   completion status=30 nth=2
 //   F17 completes before submit returns   completion early
+// clang-format on
 // Counters: "fault.N.TARGET" is how often the Nth rule was met.
 #pragma once
 

@@ -11,30 +11,28 @@ struct Avx2 {
   static constexpr bool kStreams = true;
   static constexpr size_t kAlign = 32;
 
-  // Eight values that are no NaN, rounded, each in the low half of its 32 bits.
+  // Eight values that are no NaN, rounded, each in the low half of its 32 bits. The bias is 0x7fff
+  // plus the lowest bit that stays, looked up by that bit; the lookup ignores all but two of them.
   static __m256i round(__m256i bits) {
-    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    const __m256i biased = _mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff));
-    return _mm256_srli_epi32(_mm256_add_epi32(biased, odd), 16);
-  }
-  // All ones in each lane that holds a NaN.
-  static __m256i is_nan(__m256i bits) {
-    const __m256 value = _mm256_castsi256_ps(bits);
-    return _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    const __m256i biases = _mm256_set1_epi64x(0x0000800000007fff);
+    const __m256 bias =
+        _mm256_permutevar_ps(_mm256_castsi256_ps(biases), _mm256_srli_epi32(bits, 16));
+    return _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_castps_si256(bias)), 16);
   }
   static __m256i quieted(__m256i rounded, __m256i bits) {
-    const __m256i high = _mm256_srli_epi32(bits, 16);
-    const __m256i sign = _mm256_and_si256(high, _mm256_set1_epi32(0x8000));
+    const __m256 value = _mm256_castsi256_ps(bits);
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+    const __m256i sign = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x8000));
     const __m256i quiet = _mm256_or_si256(sign, _mm256_set1_epi32(0x7fc0));
-    return _mm256_blendv_epi8(rounded, quiet, is_nan(bits));
+    return _mm256_blendv_epi8(rounded, quiet, nan);
   }
   static __m256i narrowed(const float* src) {
     const __m256i a = _mm256_loadu_si256((const __m256i*)src);
     const __m256i b = _mm256_loadu_si256((const __m256i*)(src + 8));
     __m256i low = round(a), high = round(b);
-    // Rare, so a branch costs less than the blends.
-    const __m256i nan = _mm256_or_si256(is_nan(a), is_nan(b));
-    if (!_mm256_testz_si256(nan, nan)) {
+    // One comparison finds a NaN on either side. Rare, so a branch costs less than the blends.
+    const __m256 nan = _mm256_cmp_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), _CMP_UNORD_Q);
+    if (__builtin_expect(_mm256_movemask_ps(nan), 0)) {
       low = quieted(low, a);
       high = quieted(high, b);
     }

@@ -22,7 +22,8 @@ namespace {
 
 constexpr size_t kBlockRows = 4, kBlockColumns = 8;
 // Ahead of a stream's loads; the hardware's own prefetch stops at each page.
-constexpr size_t kPrefetchBytes = 4096;
+constexpr size_t kPrefetchBytes = 1024;
+constexpr size_t kLineBytes = 64;
 constexpr size_t kPrefetchRuns = 16;
 
 // Integer arithmetic only: hardware BF16 conversion flushes subnormals, and a NaN whose payload
@@ -43,12 +44,30 @@ inline void widen_one(const uint16_t* src, float* dst) {
   memcpy(dst, &bits, sizeof bits);
 }
 
-// Elements before the first one that a streaming store may write; n if there is none.
-template <class V, class T>
-size_t elements_to_alignment(const T* dst, size_t n) {
-  const size_t bytes = (size_t)(-(uintptr_t)dst & (V::kAlign - 1));
+// Elements before the first one at the start of a cache line; n if there is none.
+template <class T>
+size_t elements_to_line(const T* dst, size_t n) {
+  const size_t bytes = (size_t)(-(uintptr_t)dst & (kLineBytes - 1));
   const size_t head = bytes / sizeof(T);
   return bytes % sizeof(T) != 0 || head > n ? n : head;
+}
+
+// Streams whole lines of n elements and returns how many elements they hold. The four quarters go
+// side by side: one core waits for memory, and four places keep more of it busy than one.
+template <size_t Lanes, class From, class To, class Step>
+size_t stream_quarters(const From* src, To* dst, size_t n, Step step) {
+  constexpr size_t kElements = Lanes * sizeof(To) < kLineBytes ? kLineBytes / sizeof(To) : Lanes;
+  constexpr size_t kQuarters = 4;
+  const size_t quarter = n / (kQuarters * kElements) * kElements;
+  for (size_t begin = 0; begin < quarter; begin += kElements) {
+    for (size_t q = 0; q < kQuarters; ++q) {
+      const size_t at = q * quarter + begin;
+      for (size_t byte = 0; byte < kElements * sizeof(From); byte += kLineBytes)
+        __builtin_prefetch((const char*)(src + at) + kPrefetchBytes + byte);
+      for (size_t i = at; i < at + kElements; i += Lanes) step(src + i, dst + i);
+    }
+  }
+  return kQuarters * quarter;
 }
 
 template <class V>
@@ -56,34 +75,36 @@ struct Convert {
   static void narrow(const float* src, uint16_t* dst, size_t n, bool stream) {
     size_t i = 0;
     if constexpr (V::kStreams) {
-      const size_t head = stream ? elements_to_alignment<V>(dst, n) : n;
+      const size_t head = stream ? elements_to_line(dst, n) : n;
       if (head < n) {
         for (; i < head; ++i) narrow_one(src + i, dst + i);
-        for (; i + V::kLanes <= n; i += V::kLanes) {
-          __builtin_prefetch((const char*)(src + i) + kPrefetchBytes);
-          V::narrow_stream(src + i, dst + i);
-        }
+        i += stream_quarters<V::kLanes>(src + i, dst + i, n - i, V::narrow_stream);
         V::fence();
       }
     }
     for (; i + V::kLanes <= n; i += V::kLanes) V::narrow(src + i, dst + i);
+    if (i < n && n >= V::kLanes) {  // the last vector once more, up to the end
+      V::narrow(src + n - V::kLanes, dst + n - V::kLanes);
+      return;
+    }
     for (; i < n; ++i) narrow_one(src + i, dst + i);
   }
 
   static void widen(const uint16_t* src, float* dst, size_t n, bool stream) {
     size_t i = 0;
     if constexpr (V::kStreams) {
-      const size_t head = stream ? elements_to_alignment<V>(dst, n) : n;
+      const size_t head = stream ? elements_to_line(dst, n) : n;
       if (head < n) {
         for (; i < head; ++i) widen_one(src + i, dst + i);
-        for (; i + V::kLanes <= n; i += V::kLanes) {
-          __builtin_prefetch((const char*)(src + i) + kPrefetchBytes);
-          V::widen_stream(src + i, dst + i);
-        }
+        i += stream_quarters<V::kLanes>(src + i, dst + i, n - i, V::widen_stream);
         V::fence();
       }
     }
     for (; i + V::kLanes <= n; i += V::kLanes) V::widen(src + i, dst + i);
+    if (i < n && n >= V::kLanes) {  // the last vector once more, up to the end
+      V::widen(src + n - V::kLanes, dst + n - V::kLanes);
+      return;
+    }
     for (; i < n; ++i) widen_one(src + i, dst + i);
   }
 

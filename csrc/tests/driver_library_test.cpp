@@ -122,16 +122,17 @@ TEST(without_layers_the_table_is_the_drivers_own) {
   CHECK(layered.ok() && &(*layered)->table() != own && (*layered)->layers().size() == 1);
 }
 
-TEST(an_instance_is_of_a_path_and_layers) {
+TEST(a_driver_is_shared_and_layers_are_of_one_load) {
   auto plain = DriverLibrary::load("scripted");
+  auto again = DriverLibrary::load("scripted");
   auto one = DriverLibrary::load("scripted", "fault:submit status=21");
-  auto same = DriverLibrary::load("scripted", "fault:submit status=21");
-  auto other = DriverLibrary::load("scripted", "fault:submit status=22");
-  CHECK(plain.ok() && one.ok() && same.ok() && other.ok());
-  CHECK(one->get() == same->get() && one->get() != other->get() && one->get() != plain->get());
+  auto other = DriverLibrary::load("scripted", "fault:submit status=21");
+  CHECK(plain.ok() && again.ok() && one.ok() && other.ok());
+  CHECK(plain->get() == again->get());
+  CHECK(one->get() != other->get() && one->get() != plain->get());
   scripted::Script* script = scripted_access((*plain)->path());
   CHECK(script->living("driver") == 3);
-  one = same = other = fail(Status::OK, "dropped");
+  one = other = fail(Status::OK, "dropped");
   CHECK(script->living("driver") == 1);
 }
 
