@@ -42,7 +42,7 @@ struct PyLane {  // "Lane"
 };
 
 // A device's memory, or a pool's loan of it. Closed, it has let go; its views own it themselves.
-struct PyBuffer {  // "Buffer"
+struct PyBuffer {                  // "Buffer"
   std::shared_ptr<Buffer> buffer;  // null once closed
   ~PyBuffer() { drop_without_gil(buffer); }
   const std::shared_ptr<Buffer>& open() const {
