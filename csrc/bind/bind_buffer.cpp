@@ -132,9 +132,11 @@ void bind_buffer(py::module_& m) {
                    ErrorContext(*to->device()));
           },
           py::arg("data"), py::arg("offset") = 0,
-          "Copies a contiguous array or buffer to byte `offset` on.\n\nInvalidArgumentError if it "
-          "does not fit; ExecutionError (TRANSFER_FAULT) if the device moved only a part: then the "
-          "buffer's content is unknown.")
+          "Copies the bytes of a contiguous array or buffer to byte `offset` on; returns when they "
+          "are there, and keeps nothing of `data`.\n\n"
+          "InvalidArgumentError if it does not fit or is not contiguous; StateError once closed; "
+          "ExecutionError (TRANSFER_FAULT) if the device moved only a part: then the buffer's "
+          "content is unknown.")
       .def(
           "read_into",
           [](const PyBuffer& self, const py::object& out, uint64_t offset) {

@@ -75,8 +75,9 @@ void bind_buffer_pool(py::module_& m) {
       .def("acquire", &acquire_buffer, py::arg("timeout") = py::none(),
            "A Buffer that nobody else uses; close() it, or use it in `with`, to give it back.\n\n"
            "Those who wait are served in the order they came. timeout: seconds, None = 60, 0 does "
-           "not wait; CapacityError (BUFFER_POOL_EXHAUSTED) then, with the numbers. StateError "
-           "once the pool is closed. The GIL is free meanwhile and Ctrl-C is seen within 50 ms.")
+           "not wait; CapacityError (BUFFER_POOL_EXHAUSTED) then, with the numbers; the driver's "
+           "own CapacityError if a first buffer cannot be had. StateError once the pool is closed. "
+           "The GIL is free meanwhile and Ctrl-C is seen within 50 ms.")
       .def("stats", &pool_stats,
            "capacity = free + leased + in_flight (a job is bound to it) + quarantined (of a lost "
            "job that the driver has not answered); and waiting.")

@@ -111,13 +111,12 @@ void bind_device(py::module_& m) {
       "A closed device refuses new work; what was made from it stays valid.");
   bind_device_queries(device);
   device
-      .def_static(
-          "open", &open_device, py::arg("spec"), py::arg("options"), py::kw_only(),
-          py::arg("layers") = py::none(), py::arg("exclusive") = py::none(),
-          "Opens 'cpu', 'mock:bare' (driver:configuration) or '/path/libcald_vendor.so[:index]'. "
-          "options: the driver's own, as text, e.g. {'threads': '2'}. layers: 'fault:RULES'; None: "
-          "the environment's CALRT_LAYERS. exclusive: locked against other processes; None: as the "
-          "device says.")
+      .def_static("open", &open_device, py::arg("spec"), py::arg("options"), py::kw_only(),
+                  py::arg("layers") = py::none(), py::arg("exclusive") = py::none(),
+                  "Opens 'cpu' or '/opt/vendor/libcald_vendor.so', each perhaps with ':' and an "
+                  "index or a configuration. options: the driver's own, as text, e.g. {'threads': "
+                  "'2'}. layers: 'fault:RULES'; None: the environment's CALRT_LAYERS. exclusive: "
+                  "locked against other processes; None: as the device says.")
       .def_property_readonly(
           "spec", [](const PyDevice& self) { return self.device->spec(); },
           "What open() was given.")

@@ -283,17 +283,15 @@ void bind_graph(py::module_& m) {
            py::arg("lanes"), py::arg("n_valid") = py::none(), py::arg("logit_rows") = py::none(),
            py::arg("deadline") = py::none(),
            "Checks the inputs, submits one run and returns its Job at once.\n\n"
-           "tokens, positions: whole numbers, one per row of a decode (missing rows are padded) or "
-           "per "
-           "token of a prefill chunk; a contiguous int32 array is the quickest. A position is the "
-           "cell the token fills, always the lane's length on. "
-           "lanes: Lanes of model.kv, one per row; one for a prefill. n_valid: tokens of the chunk "
-           "that "
-           "count, None = all. logit_rows: rows of the chunk to return, None = the last. deadline: "
-           "seconds "
-           "until the job counts as lost, None = 600.\n\nInvalidArgumentError names the field; "
-           "CapacityError "
-           "when the device's queue is full.")
+           "tokens, positions: whole numbers, 1 to `batch` of a decode (missing rows are padded) "
+           "or 1 to `chunk` of a prefill; they are copied, and a contiguous int32 array is the "
+           "quickest. A position is the cell that the token fills: the lane's length for the "
+           "first, one more for each further token of a chunk. lanes: Lanes of model.kv, one per "
+           "row; one for a prefill. n_valid: tokens of the chunk that count, None = all. "
+           "logit_rows: rows of the chunk to return, None = the last. deadline: seconds until the "
+           "job counts as lost, None = 600.\n\n"
+           "InvalidArgumentError names the field; StateError where a lane has another job or the "
+           "model is closed; CapacityError when the device's queue is full.")
       .def("context", &make_context, py::arg("slots") = 1, py::kw_only(),
            py::arg("lanes") = py::tuple(),
            "`slots` preallocated binding sets, 1 to 64, that submit on `lanes` unless told "

@@ -192,7 +192,9 @@ void bind_job(py::module_& m) {
           [](const PyJob& self) {
             unwrap(without_gil([&] { return self.job->job()->cancel(); }), context_of(self));
           },
-          "Asks the device to drop the job. Best effort: it still ends in exactly one state.")
+          "Asks the device to drop the job; does not wait for its end. Best effort: it still ends "
+          "in exactly one state, perhaps done.\n\n"
+          "UnsupportedError if the driver cannot, unless the job has ended.")
       .def(
           "__await__",
           [](const py::object& self) {

@@ -114,19 +114,10 @@ Result<char*> PyTensor::data() const {
 PyTensor PyTensor::row(uint64_t i) const {
   PyTensor out = *this;
   out.plain.reset();
-  std::vector<uint64_t> index(shape.size(), 0);
-  index[0] = i;
-  // The offset is a sum over dimensions, so fixing one moves the origin and drops its axes.
-  out.offset += layout_offset(layout, index.data());
+  const LayoutRow row = layout_row(layout, i);
+  out.layout = row.layout;
+  out.offset += row.offset;
   out.shape.erase(out.shape.begin());
-  out.layout.n_axes = 0;
-  for (uint32_t a = 0; a < layout.n_axes; ++a) {
-    if (layout.axes[a].dim == 0) continue;
-    cald_axis axis = layout.axes[a];
-    --axis.dim;
-    out.layout.axes[out.layout.n_axes++] = axis;
-  }
-  out.layout.bytes = layout.bytes - (out.offset - offset);
   return out;
 }
 
@@ -194,22 +185,25 @@ void bind_tensor(py::module_& m) {
           "Name of the element type, e.g. 'bf16'.")
       .def_property_readonly(
           "shape", [](const PyTensor& self) { return py::tuple(py::cast(self.shape)); },
-          "Logical shape.")
+          "Logical shape, in elements.")
       .def_property_readonly(
           "layout", [](const PyTensor& self) { return describe_layout(self.layout); },
           "Physical axes, slowest first: dim, divisor, modulus, extent, stride (bytes).")
       .def(
           "numpy", [](const PyTensor& self) { return numpy_array(plain(self)); },
           "The values as a numpy array without a copy, read-only for outputs; bf16 has dtype "
-          "ml_dtypes.bfloat16.\n\nUnsupportedError where plain strides cannot express the layout.")
+          "ml_dtypes.bfloat16.\n\n"
+          "UnsupportedError where plain strides cannot express the layout, or the host cannot "
+          "address the memory.")
       .def("raw", &raw_view,
            "The physical axes as a read-only numpy array without a copy, padding included; uint8 "
            "where "
            "the layout is not known.")
-      .def(
-          "to_f32", &to_f32, py::arg("out").none(true) = py::none(),
-          "The values as float32, row-major, copied into `out` (float32, same shape, C-contiguous, "
-          "writable) or a new array.")
+      .def("to_f32", &to_f32, py::arg("out").none(true) = py::none(),
+           "The values as float32, row-major, copied into `out` (float32, same shape, "
+           "C-contiguous, writable) or a new array of the caller's. From bf16 that is exact.\n\n"
+           "InvalidArgumentError naming what is wrong with `out`; UnsupportedError where the "
+           "layout is not known or the host cannot address the memory.")
       .def(
           "row",
           [](const PyTensor& self, int64_t index) {
@@ -225,7 +219,10 @@ void bind_tensor(py::module_& m) {
             return self.row(static_cast<uint64_t>(at));
           },
           py::arg("index"),
-          "Row `index` of the first dimension, without a copy; negative from the end.")
+          "Row `index` of the first dimension as a Tensor, without a copy; negative from the "
+          "end.\n\n"
+          "InvalidArgumentError where there is no such row; UnsupportedError where the layout is "
+          "not known.")
       .def(
           "__dlpack__",
           [](const PyTensor& self, const py::object& stream, const DlVersion& max_version,

@@ -45,7 +45,11 @@ _open_devices: WeakSet[Device] = WeakSet()
 
 
 class Device:
-    """An open device. Close it, or use it in `with`. What was loaded from it may outlive it."""
+    """An open device, made by `open`. Close it, or use it in `with`.
+
+    Jobs, buffers, tensors and views made from it stay valid after it is closed. A closed device still has
+    `spec`, `closed`, `reopen` and `close`; all else is a StateError.
+    """
 
     def __init__(self, native: _core.Device, open_again: Callable[[], Device]) -> None:
         self._native = native
@@ -66,7 +70,7 @@ class Device:
 
     @property
     def info(self) -> DeviceInfo:
-        """What the device is, asked anew each time. StateError once closed."""
+        """What the device is, asked anew each time."""
         return DeviceInfo.of(self._native.info())
 
     @property
@@ -75,11 +79,14 @@ class Device:
         return [Capability(**cap) for cap in self._native.caps()]
 
     def health(self) -> dict[str, Any]:
-        """state (ok, degraded, failed), temperature_c, power_w, clock_mhz; None where it cannot tell."""
+        """state (ok, degraded, failed), temperature_c (°C), power_w (W), clock_mhz (MHz); None where unknown.
+
+        Raises `UnsupportedError` if the driver cannot tell any of it.
+        """
         return self._native.health()
 
     def counters(self) -> dict[str, int]:
-        """The driver's counters by name, and those of layers: "fault.1.submit"."""
+        """The driver's counters by name, and those of layers: "fault.1.submit". They only rise."""
         return self._native.counters()
 
     @property
@@ -88,7 +95,7 @@ class Device:
         return Topology.of(self._native.topology())
 
     def buffer_rules(self, domain: str = "host") -> BufferRules:
-        """What a buffer in a memory domain (host, host_pinned, device, shared) needs.
+        """What a buffer in a memory domain (host, host_pinned, device, shared) needs, in bytes.
 
         Raises `InvalidArgumentError` for a name that is no domain, `UnsupportedError` for one that this
         device has not.
@@ -110,7 +117,12 @@ class Device:
         return DeviceTrace(self._native, capacity)
 
     def alloc(self, nbytes: int, domain: str = "host", align: int = 64) -> _core.Buffer:
-        """A buffer of `nbytes` in a memory domain (host, host_pinned, device, shared), aligned to `align`."""
+        """A zeroed buffer of `nbytes` (1 to 2**48) in a memory domain (host, host_pinned, device, shared).
+
+        `align`: of its address, in bytes, a power of two; the driver's rules may raise it. The buffer is the
+        caller's: close it, or use it in `with`. Raises `InvalidArgumentError` naming the number,
+        `UnsupportedError` for a domain that this device has not, `CapacityError` when the memory is used up.
+        """
         return self._native.alloc(nbytes, domain, align)
 
     def pool(
@@ -118,8 +130,9 @@ class Device:
     ) -> _core.BufferPool:
         """A bounded pool of `count` (1 to 65,536) buffers of `nbytes` each, made when first needed.
 
-        `with pool.acquire(timeout=1.0) as buffer:` lends one. `align`: a power of two; None takes the
-        driver's. Raises `InvalidArgumentError` for sizes that the domain cannot have.
+        `with pool.acquire(timeout=1.0) as buffer:` waits up to 1 s and lends one. `align`: in bytes, a power
+        of two; None takes the driver's. Raises `InvalidArgumentError` for numbers that cannot be,
+        `UnsupportedError` for a domain that this device has not; memory that is used up shows in `acquire`.
         """
         return self._native.pool(nbytes, count, domain, 1 if align is None else align)
 
@@ -143,12 +156,15 @@ class Device:
         `model`: a GGUF file (packed once into the user's cache), a package directory, an opened `Package`, or
         the name of a fetched model ("smollm2"). `lanes`: sequences at a time; `cells`: token positions per
         lane; `profiles`, `chunks`: decode batches and prefill chunks to prepare, all if empty. `compute`:
-        auto, f32, bf16; `kv_dtype`, `logits_dtype`: auto, f32, bf16. What is left out takes the package's
-        default; nothing is clamped. `progress(what, done, total)` is called now and then; an exception it
-        raises cancels the load and comes out here.
+        auto, f32, bf16; `kv_dtype`, `logits_dtype`: auto, f32, bf16. `parallel`, `placement`: auto, or one of
+        `topology.modes` and `topology.placements`. What is left out takes the package's default; nothing is
+        clamped. `progress(what, done, total)`, in bytes, is called now and then; an exception it raises
+        cancels the load and comes out here.
 
-        Raises `PackageError` (missing, damaged, rejected), `InvalidArgumentError` naming the option,
-        `CapacityError`, `StateError` once closed.
+        The `Model` is the caller's: close it, or use it in `with`. Raises `PackageError` (missing, damaged,
+        rejected, made for another device), `InvalidArgumentError` naming the option, `UnsupportedError` for
+        what the device does not offer, `CapacityError` with the numbers, `TimeoutError` if another process
+        packs the same file for too long.
         """
         options: LoadOptions = {
             "lanes": lanes,
@@ -269,13 +285,14 @@ def open(
 ) -> Device:
     """Opens a device.
 
-    `spec`: a driver's short name ("cpu", "null"), any configuration after a colon, or the
-    absolute path of a driver library ("/opt/vendor/libcald_vendor.so:0"). `options` are the driver's own,
-    e.g. `threads=2`.
+    `spec`: a driver's short name ("cpu", "null") or the absolute path of its library
+    ("/opt/vendor/libcald_vendor.so:0"); after a colon the number of a device, or a configuration that the
+    driver reads. `options` are the driver's own, e.g. `threads=2`.
 
-    `layers` stand between calrt and the driver, outermost first; None takes what the environment's
-    CALRT_LAYERS says, "" is none. "fault:RULES" makes the driver misbehave, to see what a program does
-    then: rules are separated by "/", each a target, what is to happen, and when. Examples:
+    `layers` stand between calrt and the driver, outermost first, as a list or separated by ";"; None takes
+    what the environment's CALRT_LAYERS says, "" is none. "fault:RULES" makes the driver misbehave, to see
+    what a program does then: rules are separated by "/", each a target, what is to happen, and when.
+    Examples:
 
     - "fault:submit status=QUEUE_FULL every=3": each third submit is refused
     - "fault:any status=DEVICE_LOST from=40": everything fails from the 40th call on
@@ -284,17 +301,20 @@ def open(
     - "fault:buffer_alloc delay_ms=50 / model_load throw": slow allocations; the load throws
     - "fault:device_info completion=wait": the device has only a blocking wait
 
-    Targets are the entries of the driver ABI, `any` and `completion`. For entries: status=, native=,
-    message=, throw, after, delay_ms=, short=, hide. For completions: status=, state=, drop, hold, swap,
-    delay_ms=, thread, early, twice, seq=, short_in=, short_out=, nan, flip, cancel=. When: nth=, from=,
-    every=, times=, p= with seed=. `Device.counters()` has "fault.N.TARGET", how often rule N was met.
+    Targets are the entries of the driver ABI (docs/abi.md), `any` and `completion`. For entries: status=,
+    native=, unmapped, message=, throw, after, delay_ms=, short= (bytes), hide. For completions: status=,
+    native=, unmapped, message=, state=, drop, hold, swap, delay_ms=, thread, early, twice, seq=, short_in=,
+    short_out= (bytes), nan, flip, cancel=. For device_info, always: completion=, clock=, exclusive=,
+    sessions=, depth=, queue=, id=. When: nth=, from=, every=, times=, p= with seed=. `Device.counters()` has
+    "fault.N.TARGET", how often rule N was met.
 
     `exclusive`: True locks the device against other processes; None does so if the device says that it is
     exclusive; False never does. The lock is a file in CALRT_LOCK_DIR, or the system's temporary folder, and
     goes with the process.
 
-    Raises `InvalidArgumentError` for an unknown driver, option, layer or rule, `DeviceError` (28) naming the
-    process that holds the device.
+    Raises `InvalidArgumentError` for an unknown driver, option, layer or rule, `PackageError` (8) for a
+    library that is no calrt driver or speaks another ABI, `DeviceError` (28) naming the process that holds
+    the device.
     """
     _text("spec", spec)
     again = partial(open, spec, layers=layers, exclusive=exclusive, **options)

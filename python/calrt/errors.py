@@ -107,7 +107,7 @@ class CalrtError(Exception):
         timeout: float = 60.0,
         budget: RecoveryBudget | None = None,
     ) -> Any:
-        """Runs the recovery that this error names, within `timeout` seconds, and returns what it made.
+        """Runs the recovery that this error names and returns what it made.
 
         - wait: backs off until the capacity is there. With `call`, until it succeeds; returns its answer
         - retry: a job's `WaitTimeoutError` waits for the job again and returns it; else runs `call` once
@@ -115,12 +115,13 @@ class CalrtError(Exception):
         - reload_model: unloads the model and loads it as before; returns the new `Model`
         - reopen_device: closes the device with its models and opens it as before; returns the new `Device`
 
-        `call` takes nothing. Recoveries that do something to a device are counted in `budget`, per device (by
-        default `calrt.recovery.DEFAULT_BUDGET`: 3 in 10 minutes).
+        `call` takes no arguments. `timeout` bounds the waiting, in seconds; a call, load or open that has
+        begun runs to its own end. Recoveries that do something to a device are counted in `budget`, per
+        device (by default `calrt.recovery.DEFAULT_BUDGET`: 3 in 10 minutes).
 
         Raises this very error again, its `__cause__` saying why, when the time or the budget is used up;
         `StateError` where only a person or the caller can act (fix_call, none, restart), where the subject is
-        gone or in another process, or where `call` is needed.
+        gone or in another process, or where `call` is needed, or given and of no use.
         """
         from calrt import recovery
 
