@@ -53,9 +53,15 @@ py::array target_of(const char* name, const py::array& source, int32_t dtype,
                     const py::object& out) {
   const auto& from = fields(source);
   const py::dtype expected = numpy_dtype(dtype);
-  if (out.is_none())
-    return py::array(expected,
-                     std::vector<py::ssize_t>(from.dimensions, from.dimensions + from.nd));
+  if (out.is_none()) {
+    // By hand: py::array makes vectors of shape and strides first.
+    auto& numpy = py::detail::npy_api::get();
+    auto made = py::reinterpret_steal<py::array>(numpy.PyArray_NewFromDescr_(
+        numpy.PyArray_Type_, py::dtype(expected).release().ptr(), from.nd,
+        reinterpret_cast<const Py_intptr_t*>(from.dimensions), nullptr, nullptr, 0, nullptr));
+    if (!made) throw py::error_already_set();
+    return made;
+  }
   if (!py::isinstance<py::array>(out))
     raise(fail(Status::INVALID_ARGUMENT, "out is a %s: an array is due",
                Py_TYPE(out.ptr())->tp_name));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layout/convert.h"
 
-#include <unistd.h>
+#include <cstdio>
 
 #include "layout/isa.h"
 #include "layout/kernels.h"
@@ -21,14 +21,16 @@ const ConvertKernels& kernels_of(Isa isa) {
   return kConvertPortable;
 }
 
-// Three quarters of the last cache: a reader of a smaller result finds it still there.
-uint64_t stream_from() {
-  constexpr uint64_t kUnknown = uint64_t{24} << 20;
-#ifdef _SC_LEVEL3_CACHE_SIZE
-  const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  if (bytes > 0) return static_cast<uint64_t>(bytes) / 4 * 3;
-#endif
-  return kUnknown;
+// Bytes of the last cache that one core reaches. Not sysconf(): on CPUs of several core complexes
+// it gives the sum over all of them.
+uint64_t last_cache() {
+  constexpr uint64_t kUnknown = uint64_t{32} << 20;
+  FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re");
+  if (file == nullptr) return kUnknown;
+  unsigned kib = 0;
+  const bool read = std::fscanf(file, "%uK", &kib) == 1 && kib > 0;
+  std::fclose(file);
+  return read ? uint64_t{kib} << 10 : kUnknown;
 }
 
 }  // namespace
@@ -44,7 +46,8 @@ const ConvertKernels& convert_kernels() {
 }
 
 bool outgrows_caches(uint64_t bytes) {
-  static const uint64_t from = stream_from();
+  // A reader of a smaller result finds it still there.
+  static const uint64_t from = last_cache() / 4 * 3;
   return bytes >= from;
 }
 
