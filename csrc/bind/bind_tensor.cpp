@@ -114,19 +114,10 @@ Result<char*> PyTensor::data() const {
 PyTensor PyTensor::row(uint64_t i) const {
   PyTensor out = *this;
   out.plain.reset();
-  std::vector<uint64_t> index(shape.size(), 0);
-  index[0] = i;
-  // The offset is a sum over dimensions, so fixing one moves the origin and drops its axes.
-  out.offset += layout_offset(layout, index.data());
+  const LayoutRow row = layout_row(layout, i);
+  out.layout = row.layout;
+  out.offset += row.offset;
   out.shape.erase(out.shape.begin());
-  out.layout.n_axes = 0;
-  for (uint32_t a = 0; a < layout.n_axes; ++a) {
-    if (layout.axes[a].dim == 0) continue;
-    cald_axis axis = layout.axes[a];
-    --axis.dim;
-    out.layout.axes[out.layout.n_axes++] = axis;
-  }
-  out.layout.bytes = layout.bytes - (out.offset - offset);
   return out;
 }
 

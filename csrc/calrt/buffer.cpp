@@ -113,6 +113,7 @@ Result<void> Buffer::move(int32_t direction, uint64_t offset, void* host, uint64
     return fail(Status::OUT_OF_RANGE, "buffer %s of %llu bytes at %llu: the buffer has %llu", what,
                 (ull)bytes, (ull)offset, (ull)bytes_);
   if (bytes == 0) return {};
+  if (handle_.get().inherited()) return device_->check_open();  // it is another process's
   const cald_driver_table& table = device_->table();
   uint64_t moved = bytes;  // without buffer_transfer the driver cannot tell
   {

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "layout/layout.h"
 #include "layout/pack.h"
 
 namespace calrt::engine {
@@ -62,9 +63,11 @@ Result<void> JobSubmitter::add_graph(uint32_t index) {
   }
   graph.logits = find_io(of.outputs, of.n_outputs, CALD_ROLE_LOGITS);
   if (graph.logits == nullptr || element_bytes(graph.logits->dtype) == 0 ||
-      graph.logits->layout.undetermined != 0) {
+      graph.logits->rank != 2 || graph.logits->layout.undetermined != 0) {
     return fail(Status::UNSUPPORTED,
-                "graph %s: the runner needs logits in F32 or BF16 with a known layout", of.name);
+                "graph %s: the runner needs logits [rows, vocabulary] in F32 or BF16 with a known "
+                "layout",
+                of.name);
   }
   graph.row_stride = dense_row_stride(*graph.logits);
   const cald_io* rows = find_io(of.inputs, of.n_inputs, CALD_ROLE_LOGIT_ROWS);
@@ -188,8 +191,11 @@ Result<LogitsView> JobSubmitter::logits(const JobPlan& plan, uint32_t row) {
   const Buffer* buffer = graph.bindings->buffer(CALD_ROLE_LOGITS);
   const void* data = buffer->data();
   if (data == nullptr) {
-    fetched_.resize(io.layout.bytes);
-    CALRT_TRY(buffer->read(0, fetched_.data(), fetched_.size()));
+    if (fetched_of_ != tag_) {  // once for all rows of a job
+      fetched_.resize(io.layout.bytes);
+      CALRT_TRY(buffer->read(0, fetched_.data(), fetched_.size()));
+      fetched_of_ = tag_;
+    }
     data = fetched_.data();
   }
   const uint64_t at = graph.row_per_input ? row : 0;
@@ -198,11 +204,11 @@ Result<LogitsView> JobSubmitter::logits(const JobPlan& plan, uint32_t row) {
     const auto* bytes = static_cast<const uint8_t*>(data) + at * graph.row_stride;
     return LogitsView{bytes, io.dtype == CALD_BF16, vocab, tokens_};
   }
-  uint64_t elements = 1;
-  for (uint32_t i = 0; i < io.rank; ++i) elements *= io.shape[i];
-  unpacked_.resize(elements);
-  CALRT_TRY(unpack_f32(io.layout, io.dtype, io.shape, io.rank, data, unpacked_.data()));
-  return LogitsView{unpacked_.data() + at * vocab, false, vocab, tokens_};
+  const LayoutRow lies = layout_row(io.layout, at);
+  unpacked_.resize(vocab);
+  CALRT_TRY(unpack_f32(lies.layout, io.dtype, io.shape + 1, io.rank - 1,
+                       static_cast<const uint8_t*>(data) + lies.offset, unpacked_.data()));
+  return LogitsView{unpacked_.data(), false, vocab, tokens_};
 }
 
 void JobSubmitter::cancel() {

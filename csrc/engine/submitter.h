@@ -87,8 +87,9 @@ class JobSubmitter final : public Submitter {
   std::vector<uint64_t> serving_;                                   // requests of the last plan
   uint64_t tag_ = 0;                                                // its job_seq
   std::vector<int32_t> ints_;                                       // scratch of fill()
-  std::vector<float> unpacked_;
-  std::vector<uint8_t> fetched_;
+  std::vector<float> unpacked_;                                     // the row asked for last
+  std::vector<uint8_t> fetched_;                                    // logits the host cannot see
+  uint64_t fetched_of_ = 0;                                         // their job_seq
 };
 
 }  // namespace calrt::engine

@@ -201,6 +201,21 @@ uint64_t layout_offset(const cald_layout& layout, const uint64_t* index) {
   return offset;
 }
 
+// The offset is a sum over dimensions, so fixing one moves the origin and drops its axes.
+LayoutRow layout_row(const cald_layout& layout, uint64_t row) {
+  const uint64_t index[CALD_MAX_RANK] = {row};
+  LayoutRow out{layout, layout_offset(layout, index)};
+  out.layout.n_axes = 0;
+  for (uint32_t k = 0; k < layout.n_axes; ++k) {
+    if (layout.axes[k].dim == 0) continue;
+    cald_axis& axis = out.layout.axes[out.layout.n_axes++];
+    axis = layout.axes[k];
+    --axis.dim;
+  }
+  out.layout.bytes = layout.bytes - out.offset;
+  return out;
+}
+
 std::optional<std::vector<uint64_t>> plain_strides(const cald_layout& layout, uint32_t rank) {
   if (layout.undetermined != 0) return std::nullopt;
   std::vector<uint64_t> strides;

@@ -35,6 +35,13 @@ cald_layout undetermined_layout(uint64_t bytes);
 
 // Byte offset of a logical index (one entry per dimension, in range).
 uint64_t layout_offset(const cald_layout& layout, const uint64_t* index);
+// One row of the first dimension: a layout of one rank less that begins `offset` bytes further on.
+// `row` is in range.
+struct LayoutRow {
+  cald_layout layout;
+  uint64_t offset;
+};
+LayoutRow layout_row(const cald_layout& layout, uint64_t row);
 // One stride per dimension when plain strides can express the layout.
 std::optional<std::vector<uint64_t>> plain_strides(const cald_layout& layout, uint32_t rank);
 // The largest value of an axis' (index / divisor) % modulus over a dimension of `size` > 0.

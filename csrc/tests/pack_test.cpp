@@ -50,6 +50,16 @@ bool agrees(const cald_layout& layout, int32_t dtype, const Shape& shape) {
     return false;
   if (!unpack_f32(layout, dtype, shape.data(), rank, want.data() + kGuard, got.data() + 1).ok())
     return false;
+  const uint64_t row_elements = elements / std::max<uint64_t>(shape[0], 1);
+  std::vector<float> one(row_elements);
+  for (uint64_t row = 0; row < shape[0]; ++row) {
+    const LayoutRow lies = layout_row(layout, row);
+    const unsigned char* at = want.data() + kGuard + lies.offset;
+    if (!unpack_f32(lies.layout, dtype, shape.data() + 1, rank - 1, at, one.data()).ok() ||
+        !std::equal(one.begin(), one.end(),
+                    dense.begin() + static_cast<ptrdiff_t>(row * row_elements)))
+      return false;
+  }
   return packed == want && std::equal(dense.begin(), dense.end(), got.begin() + 1) &&
          got.front() == -1.0f && got.back() == -1.0f;
 }
