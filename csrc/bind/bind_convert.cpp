@@ -21,7 +21,7 @@
 namespace calrt::bind {
 namespace {
 
-constexpr py::ssize_t kReleaseAt = 4096;  // elements from which letting go of the GIL pays
+constexpr py::ssize_t kReleaseAt = 16384;  // elements from which letting go of the GIL pays
 
 // An array as its fields, which numpy's own calls would take longer to tell than a short
 // conversion.
@@ -201,6 +201,26 @@ Result<std::string> sha256_file(const std::string& path) {
   return hex(hash.digest());
 }
 
+constexpr const char* kFromF32 = R"(float32 to the nearest bfloat16, any shape, ties to even.
+
+`a` is a float32 array of any strides in the machine's byte order, or a list of numbers, which is
+made float32 first. The result has its shape and is a new C-contiguous array of the caller's, or
+`out`: a C-contiguous, writable bfloat16 array of the same shape that shares no memory with `a`,
+filled and returned.
+
+Raises `InvalidArgumentError` where `a` or `out` is not so: float64 would be rounded twice, so
+convert it yourself. `MemoryError` where the result cannot be had.)";
+
+constexpr const char* kToF32 = R"(bfloat16 to float32, any shape, exact.
+
+`b` is a bfloat16 array of any strides in the machine's byte order; `view()` makes one of uint16
+bits. The result has its shape and is a new C-contiguous array of the caller's, or `out`: a
+C-contiguous, writable float32 array of the same shape that shares no memory with `b`, filled and
+returned.
+
+Raises `InvalidArgumentError` where `b` or `out` is not so, float16 among them: its bits are
+another format's. `MemoryError` where the result cannot be had.)";
+
 }  // namespace
 
 void bind_convert(py::module_& m) {
@@ -210,11 +230,8 @@ void bind_convert(py::module_& m) {
       "The instruction set in use: the first usable one, or CALRT_ISA. InvalidArgumentError if "
       "that is "
       "unknown or unusable.");
-  m.def("bf16_from_f32", &narrow, py::arg("a"), py::arg("out") = py::none(),
-        "float32 to bfloat16, round to nearest, ties to even; NaN stays NaN. See "
-        "calrt.bf16.from_f32.");
-  m.def("bf16_to_f32", &widen, py::arg("b"), py::arg("out") = py::none(),
-        "bfloat16 to float32, exact. See calrt.bf16.to_f32.");
+  m.def("bf16_from_f32", &narrow, py::arg("a"), py::arg("out") = py::none(), kFromF32);
+  m.def("bf16_to_f32", &widen, py::arg("b"), py::arg("out") = py::none(), kToF32);
   m.def("unpack_f32", &unpack, py::arg("memory"), py::arg("layout"), py::arg("out").noconvert(),
         "A tensor of float32 or bfloat16 that lies in `memory` by the axes of `layout` (as "
         "Tensor.layout), copied into `out` (float32, of the tensor's shape, C-contiguous, "

@@ -12,7 +12,7 @@ Subnormals are kept, and what rounds beyond the largest finite bfloat16, 3.3895e
 back, `u = half << 16`, is exact for every value.
 
 BF16 arrays have dtype `ml_dtypes.bfloat16`, here `dtype`. Each call works in one thread, without the GIL from
-4,096 elements on, by the kernel that `calrt.isa()` names; the environment's CALRT_ISA pins it (one of
+16,384 elements on, by the kernel that `calrt.isa()` names; the environment's CALRT_ISA pins it (one of
 `calrt.isas()`). Nothing but the result is allocated, and with `out=` nothing.
 """
 
@@ -33,31 +33,9 @@ __all__ = ["dtype", "from_f32", "to_f32", "view"]
 dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 
 
-def from_f32(a: npt.ArrayLike, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-    """float32 to the nearest bfloat16, any shape, ties to even.
-
-    `a` is a float32 array of any strides in the machine's byte order, or a list of numbers, which is made
-    float32 first. The result has its shape and is a new C-contiguous array of the caller's, or `out`: a
-    C-contiguous, writable bfloat16 array of the same shape that shares no memory with `a`, filled and
-    returned.
-
-    Raises `InvalidArgumentError` where `a` or `out` is not so: float64 would be rounded twice, so convert it
-    yourself. `MemoryError` where the result cannot be had.
-    """
-    return _core.bf16_from_f32(a, out)
-
-
-def to_f32(b: npt.NDArray[Any], out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
-    """bfloat16 to float32, any shape, exact.
-
-    `b` is a bfloat16 array of any strides in the machine's byte order; `view()` makes one of uint16 bits. The
-    result has its shape and is a new C-contiguous array of the caller's, or `out`: a C-contiguous, writable
-    float32 array of the same shape that shares no memory with `b`, filled and returned.
-
-    Raises `InvalidArgumentError` where `b` or `out` is not so, float16 among them: its bits are another
-    format's. `MemoryError` where the result cannot be had.
-    """
-    return _core.bf16_to_f32(b, out)
+# The native functions themselves, documented there: a call in between costs a twentieth of 10,000 elements.
+from_f32 = _core.bf16_from_f32
+to_f32 = _core.bf16_to_f32
 
 
 def view(u16: npt.NDArray[np.uint16]) -> npt.NDArray[Any]:
