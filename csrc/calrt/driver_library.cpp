@@ -15,6 +15,7 @@
 #include "base/process.h"
 #include "base/ranked_mutex.h"
 #include "calrt/driver_host.h"
+#include "calrt/whole_library.h"
 
 namespace calrt {
 namespace fs = std::filesystem;
@@ -140,6 +141,7 @@ Result<void> check_table(const std::string& path, const cald_driver_table* table
 }
 
 Result<const cald_driver_table*> load_table(const std::string& path) {
+  CALRT_TRY(check_library_is_whole(path));
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = dlerror();

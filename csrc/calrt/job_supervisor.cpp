@@ -17,9 +17,10 @@ bool settled(const JobResources& held) {
   const JobHandle::Handle handle = held.handle.get();
   if (handle == nullptr || handle.inherited()) return true;
   try {
-    return handle.table->job_wait(handle.pointer, 0, nullptr) == CALD_OK;
+    // The job has been answered: of a driver that only has errors left no better word will come.
+    return handle.table->job_wait(handle.pointer, 0, nullptr) != CALD_WAIT_TIMEOUT;
   } catch (...) {
-    return true;  // it will not answer better the next time
+    return true;
   }
 }
 

@@ -116,7 +116,11 @@ Result<void> GraphRunner::close(uint64_t deadline_ns) {
   Result<void> answer;
   for (const auto& job : jobs) {
     Result<void> ended = job->job()->wait(deadline_ns);
-    if (!ended.ok() && ended.error().code == Status::WAIT_TIMEOUT) answer = std::move(ended);
+    if (!ended.ok() && ended.error().code == Status::WAIT_TIMEOUT)
+      answer = fail(Status::WAIT_TIMEOUT,
+                    "job %llu did not end in time; the model is closed all the same, and the job's "
+                    "buffers stay quarantined until the driver answers",
+                    static_cast<unsigned long long>(job->job()->job_seq()));
   }
   for (const auto& pool : pools_) pool->close();
   return answer;

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import suppress
 from itertools import count
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from calrt._core import Completions, Job
 from calrt.errors import CalrtError
@@ -20,7 +20,7 @@ class Watcher:
     To be used on the loop's own thread.
     """
 
-    # It must not hold the loop: it is the value of a dictionary whose weak key the loop is.
+    # Its futures hold the loop, so it is the loop alone that holds it, as the reader of the descriptor.
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._completions = Completions()
         self._waiting: dict[int, asyncio.Future[None]] = {}
@@ -45,14 +45,16 @@ class Watcher:
                 future.set_result(None)
 
 
-_watchers: WeakKeyDictionary[asyncio.AbstractEventLoop, Watcher] = WeakKeyDictionary()
+_watchers: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Watcher]] = WeakKeyDictionary()
 
 
 def watcher_of(loop: asyncio.AbstractEventLoop) -> Watcher:
     """The loop's watcher, made with the first need."""
-    watcher = _watchers.get(loop)
+    known = _watchers.get(loop)
+    watcher = known() if known is not None else None
     if watcher is None:
-        watcher = _watchers[loop] = Watcher(loop)
+        watcher = Watcher(loop)
+        _watchers[loop] = ref(watcher)
     return watcher
 
 

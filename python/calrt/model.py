@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from calrt import _core, recovery
 from calrt.device_facts import KvInfo
-from calrt.errors import WaitTimeoutError
+from calrt.errors import CalrtError, WaitTimeoutError
 from calrt.sequence import Sequence as LaneSequence
 
 if TYPE_CHECKING:
@@ -195,7 +195,9 @@ class Model:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self.close(force=True)
+        # What the block raised matters more than a job that did not end in time.
+        with suppress(CalrtError) if value is not None else nullcontext():
+            self.close(force=True)
 
     def __repr__(self) -> str:
         state = " closed" if self.closed else ""
