@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the native tests: native_tests.py [BUILD_DIR]; default: the editable install's build.
+"""Run the native tests: native_tests.py [BUILD_DIR [NAMES]]; default: all of the editable install's build.
+NAMES is a regular expression.
 
 All processors are used, a test has two minutes, a failed one's output is printed, and so is the time of
 those that took long.
@@ -40,6 +41,8 @@ def main() -> int:
     jobs = str(os.cpu_count() or 2)
     command = [ctest, "--test-dir", str(builds[-1] / "csrc"), "--output-on-failure", "--no-tests=error"]
     command += ["-j", jobs, "--timeout", str(TEST_SECONDS)]
+    if len(sys.argv) > 2:
+        command += ["-R", sys.argv[2]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
         assert process.stdout is not None
         lines = 0

@@ -75,5 +75,7 @@ calrt_runtime_test(model)
 calrt_runtime_test(job)
 calrt_runtime_test(job_kv)
 calrt_runtime_test(job_fork)
+# A child forked amid other threads' work cannot reach what they held: to LeakSanitizer that is lost.
+set_property(TEST job_fork APPEND PROPERTY ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
 calrt_runtime_test(session_pump)
 calrt_runtime_test(stress)
