@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // KV operations are jobs; what is bound is checked, what came short is a fault, late answers are
 // told, and log lines name their jobs.
+#include <atomic>
 #include <string>
 
 #include "base/log.h"
@@ -33,7 +34,7 @@ struct Heard {
   std::string text;
   uint64_t job_seq = 0;
   std::vector<uint64_t> requests;
-  int lines = 0;
+  std::atomic<int> lines{0};  // counted last: who sees the count sees the rest
 } heard;
 void hear(const LogRecord& record) {
   heard.text = record.text;
