@@ -212,11 +212,11 @@ TEST(late_completions_come_from_the_layers_thread) {
 
 TEST(nothing_is_told_of_a_destroyed_job_or_a_closed_driver) {
   TableClient client("null",
-                     "fault:completion delay_ms=3 nth=1 / completion delay_ms=60000 from=2");
+                     "fault:completion delay_ms=500 nth=1 / completion delay_ms=60000 from=2");
   client.submit(1);  // destroyed at once
   JobHandle marker = client.submit(2);
   CHECK(client.cancel(marker) == CALD_OK && client.wait(marker, kLong) == CALD_OK);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
   CHECK(client.order() == "2 ");
   marker.reset();
   client.submit(3);
