@@ -4,8 +4,6 @@ calrt_test(convert)
 
 set(cpu_driver ${CMAKE_CURRENT_LIST_DIR}/../drivers/cpu)
 calrt_test(cpu_kernels)
-# The emulation is for results, not for speed: optimising it takes minutes.
-set_source_files_properties(cpu_kernels_test.cpp PROPERTIES COMPILE_OPTIONS "-O1")
 target_sources(cpu_kernels_test PRIVATE ${cpu_driver}/kernels.cpp ${cpu_driver}/kernels_portable.cpp)
 if(CALRT_X86)
   set(avx512 ${CALRT_FLAGS_AVX512})
@@ -13,8 +11,10 @@ if(CALRT_X86)
     list(APPEND avx512 -Wno-maybe-uninitialized)
   endif()
   target_sources(cpu_kernels_test PRIVATE ${cpu_driver}/kernels_avx2.cpp ${cpu_driver}/kernels_avx512.cpp)
-  set_source_files_properties(${cpu_driver}/kernels_avx2.cpp PROPERTIES COMPILE_OPTIONS "${CALRT_FLAGS_AVX2}")
-  set_source_files_properties(${cpu_driver}/kernels_avx512.cpp PROPERTIES COMPILE_OPTIONS "${avx512}")
+  set_source_files_properties(${cpu_driver}/kernels_avx2.cpp PROPERTIES COMPILE_OPTIONS "${CALRT_FLAGS_AVX2}"
+                              SKIP_PRECOMPILE_HEADERS ON)
+  set_source_files_properties(${cpu_driver}/kernels_avx512.cpp PROPERTIES COMPILE_OPTIONS "${avx512}"
+                              SKIP_PRECOMPILE_HEADERS ON)
   target_compile_definitions(convert_test PRIVATE CALRT_X86=1)
   target_compile_definitions(cpu_kernels_test PRIVATE CALRT_X86=1)
 endif()
