@@ -14,10 +14,14 @@ struct ConvertKernels {
   void (*f32_from_bf16)(const uint16_t* src, float* dst, size_t n, bool stream);
   // dst[k * dst_step + i] = src[k * src_step + i] for i < run, k < count.
   void (*f32_from_bf16_runs)(const uint16_t* src, size_t src_step, float* dst, size_t dst_step,
-                             size_t run, size_t count, bool stream);
+                             size_t run, size_t count);
   // dst[r * dst_step + c] = src[c * src_step + r] for r < rows, c < columns.
   void (*f32_from_bf16_transposed)(const uint16_t* src, size_t src_step, float* dst,
                                    size_t dst_step, size_t rows, size_t columns);
+  // n elements that are whole cache lines of dst, stored around the caches where there is a way to.
+  // fence() comes before anything that another thread is told about them.
+  void (*f32_from_bf16_lines)(const uint16_t* src, float* dst, size_t n);
+  void (*fence)();
 };
 
 extern const ConvertKernels kConvertPortable;

@@ -9,7 +9,6 @@ namespace {
 struct Avx2 {
   static constexpr size_t kLanes = 16;
   static constexpr bool kStreams = true;
-  static constexpr size_t kAlign = 32;
 
   // Eight values that are no NaN, rounded and sign-extended. The bias is 0x7fff plus the lowest bit
   // that stays, looked up by that bit: the lookup sees no more than it and its neighbour, which

@@ -9,7 +9,6 @@ namespace {
 struct Avx512 {
   static constexpr size_t kLanes = 32;
   static constexpr bool kStreams = true;
-  static constexpr size_t kAlign = 64;
 
   static __m256i round(const float* src) {
     const __m512i bits = _mm512_loadu_si512(src);

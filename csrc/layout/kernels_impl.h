@@ -5,7 +5,7 @@
 //
 // A set V has
 //   kLanes                     elements of one step of narrow() and widen()
-//   kStreams, kAlign           whether *_stream exist, and the alignment in bytes they need
+//   kStreams                   whether *_stream exist, which need dst aligned to a vector
 //   narrow, widen(src, dst)    convert kLanes elements, any alignment
 //   narrow_stream, widen_stream(src, dst), fence()
 //   widen8(src, dst)           converts eight
@@ -24,7 +24,8 @@ constexpr size_t kBlockRows = 4, kBlockColumns = 8;
 // Ahead of a stream's loads; the hardware's own prefetch stops at each page.
 constexpr size_t kPrefetchBytes = 1024;
 constexpr size_t kLineBytes = 64;
-constexpr size_t kPrefetchRuns = 16;
+// Runs so far apart that a page, where the hardware's prefetch ends, has few of them.
+constexpr size_t kFarBytes = 1024, kPrefetchRuns = 16;
 
 // Integer arithmetic only: hardware BF16 conversion flushes subnormals, and a NaN whose payload
 // lies in the dropped half must not become an infinity.
@@ -109,40 +110,36 @@ struct Convert {
   }
 
   // A run of known length needs no loop.
-  template <size_t Run, bool Stream>
+  template <size_t Run>
   static void widen_tiles(const uint16_t* src, size_t src_step, float* dst, size_t dst_step,
                           size_t count) {
     constexpr size_t kVectors = Run / V::kLanes * V::kLanes;
+    const bool far = src_step * sizeof *src >= kFarBytes;
     for (size_t k = 0; k < count; ++k, src += src_step, dst += dst_step) {
-      __builtin_prefetch((const char*)src + kPrefetchRuns * src_step * sizeof *src);
-      for (size_t i = 0; i < kVectors; i += V::kLanes) {
-        if constexpr (Stream)
-          V::widen_stream(src + i, dst + i);
-        else
-          V::widen(src + i, dst + i);
-      }
+      if (far) __builtin_prefetch((const char*)src + kPrefetchRuns * src_step * sizeof *src);
+      for (size_t i = 0; i < kVectors; i += V::kLanes) V::widen(src + i, dst + i);
       for (size_t i = kVectors; i < Run; i += 8) V::widen8(src + i, dst + i);
     }
-    if constexpr (Stream) V::fence();
-  }
-
-  template <size_t Run>
-  static void widen_tiles(const uint16_t* src, size_t src_step, float* dst, size_t dst_step,
-                          size_t count, bool stream) {
-    if constexpr (V::kStreams && Run % V::kLanes == 0) {
-      if (stream && (((uintptr_t)dst | dst_step * sizeof *dst) & (V::kAlign - 1)) == 0)
-        return widen_tiles<Run, true>(src, src_step, dst, dst_step, count);
-    }
-    widen_tiles<Run, false>(src, src_step, dst, dst_step, count);
   }
 
   static void widen_runs(const uint16_t* src, size_t src_step, float* dst, size_t dst_step,
-                         size_t run, size_t count, bool stream) {
+                         size_t run, size_t count) {
     // The tile sizes of known devices; any other runs the general loop.
-    if (run == 8) return widen_tiles<8>(src, src_step, dst, dst_step, count, stream);
-    if (run == 16) return widen_tiles<16>(src, src_step, dst, dst_step, count, stream);
-    if (run == 32) return widen_tiles<32>(src, src_step, dst, dst_step, count, stream);
-    for (size_t k = 0; k < count; ++k) widen(src + k * src_step, dst + k * dst_step, run, stream);
+    if (run == 8) return widen_tiles<8>(src, src_step, dst, dst_step, count);
+    if (run == 16) return widen_tiles<16>(src, src_step, dst, dst_step, count);
+    if (run == 32) return widen_tiles<32>(src, src_step, dst, dst_step, count);
+    for (size_t k = 0; k < count; ++k) widen(src + k * src_step, dst + k * dst_step, run, false);
+  }
+
+  static void widen_lines(const uint16_t* src, float* dst, size_t n) {
+    size_t i = 0;
+    if constexpr (V::kStreams)
+      for (; i + V::kLanes <= n; i += V::kLanes) V::widen_stream(src + i, dst + i);
+    widen(src + i, dst + i, n - i, false);
+  }
+
+  static void fence() {
+    if constexpr (V::kStreams) V::fence();
   }
 
   static void widen_transposed(const uint16_t* src, size_t src_step, float* dst, size_t dst_step,
@@ -158,7 +155,7 @@ struct Convert {
   }
 
   static constexpr calrt::ConvertKernels kernels() {
-    return {narrow, widen, widen_runs, widen_transposed};
+    return {narrow, widen, widen_runs, widen_transposed, widen_lines, fence};
   }
 };
 

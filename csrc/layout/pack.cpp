@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
+#include "base/checked.h"
 #include "base/copied_bytes.h"
 #include "layout/convert.h"
 #include "layout/kernels.h"
@@ -15,7 +17,10 @@ namespace {
 
 // The source taken before rows whose tiles lie between each other take turns: such rows share cache
 // lines, which are to be still there when the next row comes.
-constexpr uint64_t kPanelBytes = 256 << 10;
+constexpr uint64_t kPanelBytes = 4 << 10;
+// With streaming stores a turn is also to be long enough for memory to take it as one piece.
+constexpr uint64_t kStreamedPanelBytes = 16 << 10, kStreamedTurn = 128;
+constexpr uint64_t kLineBytes = 64, kLineFloats = kLineBytes / sizeof(float);
 constexpr StridedLoop kOnce = {1, 0, 0};
 
 // The two loops that a block mover takes at once, and the rest around them.
@@ -38,42 +43,160 @@ Block block_of(const LoopNest& nest) {
   return block;
 }
 
+// Calls visit(packed, dense) for each combination of the loops.
+template <class Visit>
+void for_each_offset(const std::vector<StridedLoop>& loops, Visit&& visit) {
+  std::vector<uint64_t> index(loops.size(), 0);
+  uint64_t packed = 0, dense = 0;
+  for (;;) {
+    visit(packed, dense);
+    size_t l = loops.size();
+    for (; l > 0; --l) {
+      const StridedLoop& loop = loops[l - 1];
+      packed += loop.packed;
+      dense += loop.dense;
+      if (++index[l - 1] < loop.count) break;
+      index[l - 1] = 0;
+      packed -= loop.packed * loop.count;
+      dense -= loop.dense * loop.count;
+    }
+    if (l == 0) return;
+  }
+}
+
 // Calls move(block, packed, dense) until all of the nest is done.
 template <class Element, class Move>
 void for_each_block(const LoopNest& nest, Move&& move) {
   Block block = block_of(nest);
-  std::vector<StridedLoop>& around = block.around;
   const StridedLoop whole = block.outer;
   const uint64_t step = std::max<uint64_t>(1, whole.packed) * sizeof(Element);
   const uint64_t panel =
-      block.runs && !around.empty() ? std::max<uint64_t>(8, kPanelBytes / step) : whole.count;
-  std::vector<uint64_t> index(around.size(), 0);
+      block.runs && !block.around.empty() ? std::max<uint64_t>(8, kPanelBytes / step) : whole.count;
   for (uint64_t from = 0; from < whole.count; from += panel) {
     block.outer.count = std::min(panel, whole.count - from);
-    uint64_t packed = nest.packed + from * whole.packed, dense = nest.dense + from * whole.dense;
-    for (;;) {
-      move(block, packed, dense);
-      size_t l = around.size();
-      for (; l > 0; --l) {
-        const StridedLoop& loop = around[l - 1];
-        packed += loop.packed;
-        dense += loop.dense;
-        if (++index[l - 1] < loop.count) break;
-        index[l - 1] = 0;
-        packed -= loop.packed * loop.count;
-        dense -= loop.dense * loop.count;
-      }
-      if (l == 0) break;
+    for_each_offset(block.around, [&](uint64_t packed, uint64_t dense) {
+      move(block, nest.packed + from * whole.packed + packed,
+           nest.dense + from * whole.dense + dense);
+    });
+  }
+}
+
+// The next panel, fetched in the order in which it lies, a share at each turn: the turns themselves
+// leap too far for the hardware to foresee.
+class Ahead {
+ public:
+  // `blocks` blocks `step` bytes apart, the first `span` bytes of each.
+  Ahead(const void* at, uint64_t blocks, uint64_t step, uint64_t span, uint64_t turns)
+      : at_(static_cast<const char*>(at)),
+        step_(step),
+        lines_(ceil_div(span, kLineBytes)),
+        left_(blocks * lines_),
+        share_(ceil_div(left_, turns)) {}
+
+  void fetch_share() {
+    const uint64_t share = std::min(share_, left_);
+    left_ -= share;
+    for (uint64_t i = 0; i < share; ++i) {
+      __builtin_prefetch(at_ + line_ * kLineBytes);
+      if (++line_ < lines_) continue;
+      line_ = 0;
+      at_ += step_;
     }
   }
+
+ private:
+  const char* at_;
+  uint64_t step_, lines_, left_, share_, line_ = 0;
+};
+
+// Runs of one row, next to each other in the result, in between others in the source.
+struct Row {
+  const uint16_t* src;
+  uint64_t step, run, runs;
+  float* dst;
+
+  // The element at the start of the first cache line from `at` on, or the end of the row.
+  uint64_t line_from(uint64_t at) const {
+    const uint64_t bytes = -reinterpret_cast<uintptr_t>(dst + at) & (kLineBytes - 1);
+    return std::min(runs * run, at + bytes / sizeof(float));
+  }
+};
+
+template <uint64_t Run>
+void gather(const Row& row, uint64_t first, uint64_t count, uint16_t* to) {
+  for (uint64_t k = 0; k < count; ++k)
+    std::memcpy(to + k * Run, row.src + (first + k) * row.step, Run * sizeof *to);
+}
+
+// What one turn stores at most, and the length from which a run is a turn of its own.
+constexpr uint64_t kLongestTurn = 2048, kLongRun = 512;
+
+// Elements [begin, end) of a row, whole lines around the caches. Gathered first, since lines begin
+// within runs.
+void stream_elements(const Row& row, uint64_t begin, uint64_t end) {
+  alignas(kLineBytes) uint16_t gathered[kLongestTurn + kLineFloats + 2 * kLongRun];
+  const uint64_t first = begin / row.run, count = ceil_div(end, row.run) - first;
+  if (row.run == 8)
+    gather<8>(row, first, count, gathered);
+  else if (row.run == 16)
+    gather<16>(row, first, count, gathered);
+  else if (row.run == 32)
+    gather<32>(row, first, count, gathered);
+  else
+    for (uint64_t k = 0; k < count; ++k)
+      std::memcpy(gathered + k * row.run, row.src + (first + k) * row.step,
+                  row.run * sizeof *gathered);
+  const ConvertKernels& kernels = convert_kernels();
+  const uint16_t* from = gathered - first * row.run;
+  const uint64_t lines = std::min(end, row.line_from(begin));
+  const uint64_t tail = end - (end - lines) % kLineFloats;
+  kernels.f32_from_bf16(from + begin, row.dst + begin, lines - begin, false);
+  kernels.f32_from_bf16_lines(from + lines, row.dst + lines, tail - lines);
+  kernels.f32_from_bf16(from + tail, row.dst + tail, end - tail, false);
+}
+
+// Whether rows can be streamed: their runs are short and next to each other in the result, whose
+// lines are made of floats.
+bool streams(const Block& block, const float* dst) {
+  return block.runs && block.outer.dense == block.inner.count && block.inner.count < kLongRun &&
+         reinterpret_cast<uintptr_t>(dst) % sizeof *dst == 0;
+}
+
+void stream_rows(const LoopNest& nest, const Block& block, const uint16_t* src, float* dst) {
+  const auto& [outer, inner, runs, around] = block;
+  const uint64_t step = outer.packed * sizeof *src;
+  const uint64_t panel =
+      std::clamp(kStreamedPanelBytes / std::max<uint64_t>(1, step),
+                 ceil_div(kStreamedTurn, inner.count), kLongestTurn / inner.count);
+  uint64_t turns = 1, span = inner.count;
+  for (const StridedLoop& loop : around) {
+    turns *= loop.count;
+    span += (loop.count - 1) * loop.packed;
+  }
+  span = std::min(span, outer.packed) * sizeof *src;
+  for (uint64_t from = 0; from < outer.count; from += panel) {
+    const uint64_t to = std::min(outer.count, from + panel);
+    Ahead ahead(src + nest.packed + to * outer.packed, std::min(panel, outer.count - to), step,
+                span, turns);
+    for_each_offset(around, [&](uint64_t packed, uint64_t dense) {
+      ahead.fetch_share();
+      const Row row{src + nest.packed + packed, outer.packed, inner.count, outer.count,
+                    dst + nest.dense + dense};
+      stream_elements(row, from == 0 ? 0 : row.line_from(from * row.run),
+                      to == row.runs ? to * row.run : row.line_from(to * row.run));
+    });
+  }
+  convert_kernels().fence();
 }
 
 void unpack_block(const Block& block, const uint16_t* src, float* dst, bool stream) {
   const ConvertKernels& kernels = convert_kernels();
   const auto& [outer, inner, runs, around] = block;
-  if (runs)
-    kernels.f32_from_bf16_runs(src, outer.packed, dst, outer.dense, inner.count, outer.count,
-                               stream);
+  if (runs && inner.count >= kLongRun)
+    for (uint64_t k = 0; k < outer.count; ++k)
+      kernels.f32_from_bf16(src + k * outer.packed, dst + k * outer.dense, inner.count, stream);
+  else if (runs)
+    kernels.f32_from_bf16_runs(src, outer.packed, dst, outer.dense, inner.count, outer.count);
   else
     kernels.f32_from_bf16_transposed(src, inner.packed, dst, outer.dense, outer.count, inner.count);
 }
@@ -131,11 +254,20 @@ Result<void> check_dtype(int32_t dtype) {
 }
 
 template <class Element>
-void unpack(const std::vector<LoopNest>& nests, const void* src, float* dst, bool stream) {
-  for (const LoopNest& nest : nests)
+void unpack(const std::vector<LoopNest>& nests, const void* memory, float* dst, bool stream) {
+  const auto* src = static_cast<const Element*>(memory);
+  for (const LoopNest& nest : nests) {
+    if constexpr (std::is_same_v<Element, uint16_t>) {
+      const Block block = block_of(nest);
+      if (stream && streams(block, dst)) {
+        stream_rows(nest, block, src, dst);
+        continue;
+      }
+    }
     for_each_block<Element>(nest, [&](const Block& block, uint64_t packed, uint64_t dense) {
-      unpack_block(block, static_cast<const Element*>(src) + packed, dst + dense, stream);
+      unpack_block(block, src + packed, dst + dense, stream);
     });
+  }
 }
 
 template <class Element>

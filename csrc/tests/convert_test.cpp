@@ -167,25 +167,44 @@ TEST(runs_and_transposed_blocks) {
     for (size_t run = 0; run <= 40; ++run)
       for (size_t count : {0, 1, 2, 5, 9, 17})
         for (size_t gap : {0, 1, 8, 24}) {
-          for (bool stream : {false, true}) {
-            std::memset(got, 0, sizeof got);
-            std::memset(want, 0, sizeof want);
-            const size_t step = run + gap;
-            for (size_t c = 0; c < count; ++c)
-              for (size_t i = 0; i < run; ++i)
-                want[16 + c * (run + 16) + i] = value(uint32_t{src[c * step + i]} << 16);
-            k->f32_from_bf16_runs(src.data(), step, got + 16, run + 16, run, count, stream);
-            CHECK(same());
-          }
           std::memset(got, 0, sizeof got);
           std::memset(want, 0, sizeof want);
-          const size_t step = count + gap;  // here count rows, run columns
+          size_t step = run + gap;
+          for (size_t c = 0; c < count; ++c)
+            for (size_t i = 0; i < run; ++i)
+              want[16 + c * (run + 16) + i] = value(uint32_t{src[c * step + i]} << 16);
+          k->f32_from_bf16_runs(src.data(), step, got + 16, run + 16, run, count);
+          CHECK(same());
+          std::memset(got, 0, sizeof got);
+          std::memset(want, 0, sizeof want);
+          step = count + gap;  // here count rows, run columns
           for (size_t r = 0; r < count; ++r)
             for (size_t c = 0; c < run; ++c)
               want[3 + r * (run + 5) + c] = value(uint32_t{src[c * step + r]} << 16);
           k->f32_from_bf16_transposed(src.data(), step, got + 3, run + 5, count, run);
           CHECK(same());
         }
+}
+
+TEST(whole_lines_around_the_caches) {
+  constexpr size_t kLine = 16, kLines = 9, kRoom = (kLines + 2) * kLine;
+  alignas(64) uint16_t src[kRoom];
+  alignas(64) float got[kRoom];
+  for (size_t i = 0; i < kRoom; ++i) src[i] = static_cast<uint16_t>(i * 97);
+  for (const ConvertKernels* k : all_kernels())
+    for (size_t from = 0; from < kLine; ++from)
+      for (size_t n = 0; n <= kLines * kLine; n += kLine) {
+        std::memset(got, 0xa5, sizeof got);
+        k->f32_from_bf16_lines(src + from, got + kLine, n);
+        k->fence();
+        bool good = true;
+        for (size_t i = 0; i < kRoom; ++i) {
+          const bool written = i >= kLine && i < kLine + n;
+          good &=
+              bits_of(got[i]) == (written ? uint32_t{src[i - kLine + from]} << 16 : 0xa5a5a5a5u);
+        }
+        CHECK(good);
+      }
   CHECK(Emulated512::misaligned == 0);
 }
 

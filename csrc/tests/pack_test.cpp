@@ -81,15 +81,24 @@ TEST(device_tiles_of_logits) {
         }
 }
 
-#ifdef CALRT_X86  // where streaming stores exist
+#ifdef __x86_64__  // where streaming stores exist
 // Large enough for streaming stores and for panels whose rows take turns.
 TEST(tiles_larger_than_the_caches) {
-  uint64_t rows = 4;
+  // An odd row length, so that rows begin anywhere in a line; the last tile ends early.
   const uint64_t columns = 20016 - 3;
+  uint64_t rows = 4;
   while (!outgrows_caches(rows * columns * sizeof(float))) rows *= 2;
-  const Shape shape{rows, columns};
-  const auto layout = *tiled_layout(CALD_BF16, shape, 1, 16, {-1, 0, -2});
-  CHECK(agrees(layout, CALD_BF16, shape));
+  const Shape shape{rows, columns}, padded{(rows + 48) / 32 * 32, columns};
+  for (uint64_t tile : {4, 8, 16, 24, 32, 500}) {
+    CHECK(agrees(*tiled_layout(CALD_BF16, shape, 1, tile, {-1, 0, -2}), CALD_BF16, shape));
+    CHECK(agrees(*tiled_layout(CALD_BF16, shape, 1, tile, {-1, 0, -2}, padded), CALD_BF16, shape));
+  }
+  const Shape boxes{3, rows / 2, columns};
+  CHECK(agrees(*tiled_layout(CALD_BF16, boxes, 2, 16, {0, -1, 1, -2}), CALD_BF16, boxes));
+  const Shape wide{1, rows * columns};  // one row, most of which is padding
+  CHECK(agrees(*tiled_layout(CALD_BF16, wide, 1, 8, {-1, 0, -2}, {8, wide[1]}), CALD_BF16, wide));
+  const Shape long_rows{rows, columns};
+  CHECK(agrees(*linear_layout(CALD_BF16, long_rows, {rows, columns + 7}), CALD_BF16, long_rows));
 }
 #endif
 
