@@ -30,7 +30,7 @@ native-test: $(VENV)/.test
 	@$(BIN)/python tools/native_tests.py
 
 python-test: $(VENV)/.test
-	@$(BIN)/python -m pytest -q --durations=10 --durations-min=5
+	@$(BIN)/python -m pytest -q -p no:benchmark -n auto --dist loadfile --durations=10 --durations-min=5
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
