@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's cache: GGUF files packed once into packages, and the demo model.
+"""The user's cache: GGUF files packed once into packages, presets' packages, and the demo model.
 
-packages/<key>/       a package; <key> = SHA-256 of GGUF content, compute class and packer version
+packages/<key>/       a package; <key> = SHA-256 of GGUF content, compute class and packer version, or of a
+                      preset's name, target and version
 packages/<key>.id     SHA-256 of its manifest, written last: says that the package is complete
 models/<name>.gguf    fetched models
 digests.json          (path, size, mtime, inode) -> SHA-256, so that a known file is not read again
@@ -15,6 +16,7 @@ import json
 import os
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from calrt.cache_files import cache_dir, file_digest, identity, key_lock, write_atomically
@@ -24,7 +26,7 @@ from calrt.package_build import build_package, file_sha256
 from calrt.package_manifest import PACKER_VERSION, compute_class
 from calrt.progress import Progress, silent
 
-__all__ = ["ModelFetchError", "cache_dir", "fetch", "model_path", "package_for"]
+__all__ = ["ModelFetchError", "cache_dir", "cached_package", "fetch", "model_path", "package_for"]
 
 LOCK_TIMEOUT = 900.0  # seconds to wait for another process that packs the same file
 _REHASH_LIMIT = 4 << 20  # artifacts up to this size are hashed again at every use
@@ -59,26 +61,44 @@ def package_for(
     if compute == "auto":
         compute = compute_class(read_gguf(source))
     digest = file_digest(source, report)
-    key = hashlib.sha256(f"{digest} {compute} {PACKER_VERSION}".encode()).hexdigest()
+    before = identity(source)
+
+    def build(target: Path) -> None:
+        build_package(source, target, compute=compute, digest=digest, progress=report)
+        if identity(source) != before:
+            shutil.rmtree(target)
+            raise OSError(f"{source.name} changed while it was packed: try again")
+
+    what = f"{digest} {compute} {PACKER_VERSION}"
+    return cached_package(what, source.name, build, rebuild=rebuild, timeout=timeout)
+
+
+def cached_package(
+    what: str,
+    name: str,
+    build: Callable[[Path], object],
+    *,
+    rebuild: bool = False,
+    timeout: float = LOCK_TIMEOUT,
+) -> Path:
+    """The cache's package of all that `what` says, made by `build(target)` if it is not there or damaged.
+
+    `name` is for people. Two processes may ask at once: one builds, the other waits up to `timeout` seconds.
+    """
+    key = hashlib.sha256(what.encode()).hexdigest()
     target = cache_dir() / "packages" / key
     if not rebuild and _is_complete(target):
         return target
     with key_lock(key, timeout):
-        if not rebuild and _is_complete(target):  # packed by the process we waited for
+        if not rebuild and _is_complete(target):  # built by the process we waited for
             return target
         if target.exists():
             if not rebuild:
-                warnings.warn(
-                    f"the cached package of {source.name} is damaged: packing it again", stacklevel=2
-                )
+                warnings.warn(f"the cached package of {name} is damaged: packing it again", stacklevel=3)
             _discard(target)
         for left in target.parent.glob(f".{key}.*.part"):  # by a packer that was killed
             shutil.rmtree(left, ignore_errors=True)
-        before = identity(source)
-        build_package(source, target, compute=compute, digest=digest, progress=report)
-        if identity(source) != before:
-            _discard(target)
-            raise OSError(f"{source.name} changed while it was packed: try again")
+        build(target)
         write_atomically(_stamp(target), file_sha256(target / "manifest.json").encode())
     return target
 

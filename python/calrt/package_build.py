@@ -9,7 +9,7 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -77,16 +77,24 @@ def build_package(
         raise FileExistsError(f"{target} exists; remove it or choose another directory")
     origin = Source(source.name, gguf.size, digest or file_sha256(source, progress, f"reading {source.name}"))
 
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
-    try:
+    with new_directory(target) as work:
         with open(source, "rb") as file:
             weights, rows = _write_weights(work / "weights.bin", file, gguf, compute, progress, source.name)
         artifacts = [weights, _write_vocab(work / "vocab.gguf", gguf)]
         if vocabulary.chat_template is not None:
-            artifacts.append(_write_template(work / "chat_template.jinja", vocabulary.chat_template))
+            artifacts.append(write_template(work / "chat_template.jinja", vocabulary.chat_template))
         manifest = build_manifest(gguf, model, vocabulary, compute, origin, artifacts, rows)
-        _write_file(work / "manifest.json", lambda out: out.write(manifest_bytes(manifest)))
+        write_file(work / "manifest.json", lambda out: out.write(manifest_bytes(manifest)))
+    return target
+
+
+@contextlib.contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """A folder to fill that becomes `target` when the block ends, and vanishes when it raises."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    try:
+        yield work
         work.chmod(0o755)
         _sync_directory(work)
         os.rename(work, target)
@@ -94,11 +102,10 @@ def build_package(
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
-    return target
 
 
-class _HashingWriter:
-    """Counts and hashes what goes into a file."""
+class HashingWriter:
+    """Counts and hashes what goes into a file of a package."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -106,12 +113,14 @@ class _HashingWriter:
         self.nbytes = 0
 
     def write(self, data: Any) -> None:
+        """Appends what a buffer holds."""
         view = memoryview(data).cast("B")
         self._file.write(view)
         self._digest.update(view)
         self.nbytes += len(view)
 
     def artifact(self, name: str, path: Path, role: str, media_type: str) -> Json:
+        """The manifest's entry of the file, once it is whole."""
         return {
             "id": name,
             "path": path.name,
@@ -122,10 +131,10 @@ class _HashingWriter:
         }
 
 
-def _write_file(path: Path, fill: Callable[[_HashingWriter], Any]) -> _HashingWriter:
+def write_file(path: Path, fill: Callable[[HashingWriter], Any]) -> HashingWriter:
     """Creates `path`, lets `fill` write it, and makes it durable."""
     with open(path, "xb") as file:
-        writer = _HashingWriter(file)
+        writer = HashingWriter(file)
         fill(writer)
         file.flush()
         os.fsync(file.fileno())
@@ -138,7 +147,7 @@ def _write_weights(
     rows: list[list[Any]] = []
     total = sum(tensor.nbytes for tensor in gguf.tensors.values())
 
-    def fill(out: _HashingWriter) -> None:
+    def fill(out: HashingWriter) -> None:
         done = 0
         for tensor in gguf.tensors.values():
             out.write(bytes(-out.nbytes % WEIGHT_ALIGN))
@@ -150,7 +159,7 @@ def _write_weights(
                 progress(f"packing {name}", done, total)
             rows.append([tensor.name, dtype, list(tensor.shape), start, out.nbytes - start])
 
-    writer = _write_file(path, fill)
+    writer = write_file(path, fill)
     return writer.artifact("weights", path, "weights", "application/vnd.calrt.tensors"), rows
 
 
@@ -173,12 +182,13 @@ def _convert(name: str, kind: str, raw: Any, dtype: str) -> Any:
 def _write_vocab(path: Path, gguf: GgufFile) -> Json:
     """The same GGUF with all its metadata and no tensor."""
     header = MAGIC + struct.pack("<IQQ", gguf.version, 0, gguf.metadata_count)
-    writer = _write_file(path, lambda out: out.write(header + gguf.metadata_bytes))
+    writer = write_file(path, lambda out: out.write(header + gguf.metadata_bytes))
     return writer.artifact("vocab", path, "tokenizer.vocab", "application/vnd.gguf")
 
 
-def _write_template(path: Path, template: str) -> Json:
-    writer = _write_file(path, lambda out: out.write(template.encode("utf-8")))
+def write_template(path: Path, template: str) -> Json:
+    """Creates a package's chat template; its entry in the manifest."""
+    writer = write_file(path, lambda out: out.write(template.encode("utf-8")))
     return writer.artifact("template", path, "tokenizer.template", "text/x-jinja")
 
 

@@ -22,6 +22,7 @@ WEIGHT_ALIGN = 64
 _SPDX = {name.lower(): name for name in ("Apache-2.0", "MIT", "BSD-3-Clause", "CC-BY-4.0", "CC0-1.0")}
 
 Json = dict[str, Any]
+LINEAR: Json = {"kind": "linear"}
 
 
 @dataclass(frozen=True)
@@ -182,44 +183,12 @@ def build_manifest(
     cells = cell_range(model.context)
     lanes = {"min": 1, "max": MAX_LANES, "step": 1}
     chunks = [chunk for chunk in CHUNKS if chunk <= model.context] or [model.context]
-    has_template = vocabulary.chat_template is not None
-    params: Json = {
-        "ffn": model.ffn,
-        "rope_dim": model.rope_dim,
-        "rope_base": model.rope_base,
-        "rope_style": "interleaved",
-        "norm_eps": model.norm_eps,
-        "tie_embeddings": model.tied,
-        "experts": 0,
-        "experts_used": 0,
-    }
-    if vocabulary.bos is not None:
-        params["bos"] = vocabulary.bos
-    if vocabulary.eog:
-        params["eos"] = list(vocabulary.eog)
     return {
         "manifest": "manifest-1",
         "minor": 0,
         "requires": [],
-        "model": {
-            "name": shown_text(source.name.removesuffix(".gguf")) or "model",
-            "arch": "llama",
-            "vocab": model.vocab,
-            "context": model.context,
-            "layers": model.layers,
-            "embed": model.embed,
-            "heads": model.heads,
-            "kv_heads": model.kv_heads,
-            "head_dim": model.head_dim,
-            "params": params,
-        },
-        "tokenizer": {
-            "kind": "gguf",
-            "artifact": "vocab",
-            "template": "template" if has_template else None,
-            "vocab": len(vocabulary.tokens),
-            "add_bos": vocabulary.add_bos and vocabulary.bos is not None,
-        },
+        "model": model_section(model, vocabulary, shown_text(source.name.removesuffix(".gguf")) or "model"),
+        "tokenizer": tokenizer_section(vocabulary),
         "target": {"driver": "cpu", "device_class": "cpu-ref"},
         "artifacts": sorted(artifacts, key=lambda a: str(a["id"])),
         "weights": {
@@ -228,7 +197,7 @@ def build_manifest(
             "columns": ["name", "dtype", "shape", "offset", "bytes"],
             "rows": [list(row) for row in rows],
         },
-        "graphs": [_decode_graph(compute), _prefill_graph(compute, chunks)],
+        "graphs": [decode_graph(compute, PROFILES), prefill_graph(compute, chunks)],
         "kv": {
             "dtype": dtypes,
             "layers": model.layers,
@@ -246,7 +215,7 @@ def build_manifest(
                     "owner": "driver",
                 }
             ],
-            "caps": _caps("lane_copy", "range_copy", "kv_read", "kv_write", "k_rotate"),
+            "caps": caps("lane_copy", "range_copy", "kv_read", "kv_write", "k_rotate"),
         },
         "allowed": {
             "lanes": lanes,
@@ -286,6 +255,47 @@ def build_manifest(
     }
 
 
+def model_section(model: LlamaModel, vocabulary: Vocabulary, name: str) -> Json:
+    """What a manifest says about a llama model."""
+    params: Json = {
+        "ffn": model.ffn,
+        "rope_dim": model.rope_dim,
+        "rope_base": model.rope_base,
+        "rope_style": "interleaved",
+        "norm_eps": model.norm_eps,
+        "tie_embeddings": model.tied,
+        "experts": 0,
+        "experts_used": 0,
+    }
+    if vocabulary.bos is not None:
+        params["bos"] = vocabulary.bos
+    if vocabulary.eog:
+        params["eos"] = list(vocabulary.eog)
+    return {
+        "name": name,
+        "arch": "llama",
+        "vocab": model.vocab,
+        "context": model.context,
+        "layers": model.layers,
+        "embed": model.embed,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "params": params,
+    }
+
+
+def tokenizer_section(vocabulary: Vocabulary) -> Json:
+    """What a manifest says about a vocabulary in the artifacts "vocab" and, if it has one, "template"."""
+    return {
+        "kind": "gguf",
+        "artifact": "vocab",
+        "template": "template" if vocabulary.chat_template is not None else None,
+        "vocab": len(vocabulary.tokens),
+        "add_bos": vocabulary.add_bos and vocabulary.bos is not None,
+    }
+
+
 def check_vocabulary(gguf: GgufFile, model: LlamaModel) -> Vocabulary:
     """The file's vocabulary; refused when it has more tokens than the model has logits."""
     vocabulary = read_vocabulary(gguf.metadata)
@@ -319,30 +329,48 @@ def _license(value: Any) -> str | None:
     return _SPDX.get(value.lower(), shown_text(value))
 
 
-def _caps(*names: str) -> Json:
-    return {name: {"value": True, "level": "C2", "source": "packer"} for name in names}
+def caps(*names: str, value: bool = True) -> Json:
+    """Capabilities that the packer says a package has, or lacks."""
+    return {name: {"value": value, "level": "C2" if value else "C4", "source": "packer"} for name in names}
 
 
-def _io(role: str, dtype: str, *shape: int | str) -> Json:
-    return {"role": role, "dtype": dtype, "shape": list(shape), "layout": {"kind": "linear"}}
+def _io(role: str, dtype: str, *shape: int | str, layout: Json = LINEAR) -> Json:
+    return {"role": role, "dtype": dtype, "shape": list(shape), "layout": layout}
 
 
-def _decode_graph(logits: str) -> Json:
+def decode_graph(logits: str, profiles: Sequence[int], lane_map: str = "any", layout: Json = LINEAR) -> Json:
+    """Decode graphs for some batches. `logits`: their dtype, in `layout`."""
+    inputs = [_io("tokens", "i32", "B"), _io("positions", "i32", "B")]
+    if lane_map == "any":
+        inputs.append(_io("lanes", "i32", "B"))
     return {
         "name": "decode",
         "kind": "decode",
-        "batch": list(PROFILES),
+        "batch": list(profiles),
         "chunk": None,
         "artifacts": [],
         "share_group": "main",
-        "lane_map": "any",
-        "inputs": [_io("tokens", "i32", "B"), _io("positions", "i32", "B"), _io("lanes", "i32", "B")],
-        "outputs": [_io("logits", logits, "B", "V")],
-        "caps": _caps("explicit_positions"),
+        "lane_map": lane_map,
+        "inputs": inputs,
+        "outputs": [_io("logits", logits, "B", "V", layout=layout)],
+        "caps": caps("explicit_positions"),
     }
 
 
-def _prefill_graph(logits: str, chunks: Sequence[int]) -> Json:
+def prefill_graph(
+    logits: str,
+    chunks: Sequence[int],
+    lane_map: str = "any",
+    layout: Json = LINEAR,
+    logit_rows: bool = True,
+) -> Json:
+    """Prefill graphs for some chunks; without `logit_rows` they return the last valid row alone."""
+    inputs = [_io("tokens", "i32", "T"), _io("positions", "i32", "T")]
+    if lane_map == "any":
+        inputs.append(_io("lanes", "i32", 1))
+    inputs.append(_io("n_valid", "i32", 1))
+    if logit_rows:
+        inputs.append(_io("logit_rows", "i32", "R"))
     return {
         "name": "prefill",
         "kind": "prefill",
@@ -350,14 +378,8 @@ def _prefill_graph(logits: str, chunks: Sequence[int]) -> Json:
         "chunk": list(chunks),
         "artifacts": [],
         "share_group": "main",
-        "lane_map": "any",
-        "inputs": [
-            _io("tokens", "i32", "T"),
-            _io("positions", "i32", "T"),
-            _io("lanes", "i32", 1),
-            _io("n_valid", "i32", 1),
-            _io("logit_rows", "i32", "R"),
-        ],
-        "outputs": [_io("logits", logits, "R", "V")],
-        "caps": _caps("explicit_positions", "logit_rows"),
+        "lane_map": lane_map,
+        "inputs": inputs,
+        "outputs": [_io("logits", logits, "R" if logit_rows else 1, "V", layout=layout)],
+        "caps": caps("explicit_positions", *["logit_rows"] * logit_rows),
     }
