@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Typed stub of calrt's native module. Docstrings live in the module; stubtest keeps the two equal."""
 
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, final
@@ -265,6 +265,7 @@ class Completions:
     def fileno(self) -> int: ...
     def drain(self) -> list[int]: ...
     def watch(self, job: Job, tag: int) -> None: ...
+    def resolve(self, waiting: dict[int, Future[None]]) -> None: ...
     def post(self, tag: int) -> None: ...
 
 @final

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "bind/arguments.h"
+#include "bind/fast_call.h"
 #include "bind/graph_objects.h"
 #include "bind/views.h"
 #include "layout/roles.h"
@@ -30,10 +31,11 @@ std::vector<kv::LaneRef> lane_refs(const engine::GraphRunner& runner, const py::
   refs.reserve(n);
   for (size_t i = 0; i < n; ++i) {
     const py::handle item = PySequence_Fast_GET_ITEM(items.ptr(), static_cast<py::ssize_t>(i));
-    if (!py::isinstance<PyLane>(item))
+    const PyLane* lane = held<PyLane>(item);
+    if (lane == nullptr)
       raise(fail(Status::INVALID_ARGUMENT, "lanes[%zu] is a %s: a Lane of model.kv is due", i,
                  Py_TYPE(item.ptr())->tp_name));
-    const auto& lease = py::cast<const PyLane&>(item).lease;
+    const auto& lease = lane->lease;
     if (lease->queue() != runner.queue())
       raise(fail(Status::INVALID_HANDLE, "lanes[%zu] belongs to another model", i));
     refs.push_back(unwrap(lease->ref()));
@@ -49,18 +51,20 @@ std::vector<kv::LaneRef> refs_of(const Leases& leases) {
   return refs;
 }
 
-std::shared_ptr<PyJob> wrap(std::shared_ptr<engine::LaneJob> job) {
-  return std::make_shared<PyJob>(PyJob{std::move(job)});
+py::object wrap(std::shared_ptr<engine::LaneJob> job) {
+  return py::cast(std::make_unique<PyJob>(PyJob{std::move(job)}));
 }
 
 uint64_t job_deadline(const py::handle& seconds) {
   return deadline_in("deadline", optional_seconds("deadline", seconds).value_or(kHardTimeoutS));
 }
 
-std::shared_ptr<PyJob> submit(const PyGraph& self, const py::handle& tokens,
-                              const py::handle& positions, const py::handle& lanes,
-                              const py::handle& n_valid, const py::handle& logit_rows,
-                              const py::handle& deadline) {
+py::object submit(py::handle object, const Given& given) {
+  static const Parameters parameters(
+      "submit", std::array{"tokens", "positions", "lanes", "n_valid", "logit_rows", "deadline"}, 3,
+      0);
+  const auto [tokens, positions, lanes, n_valid, logit_rows, deadline] = parameters.read<6>(given);
+  const PyGraph& self = *held<PyGraph>(object);
   const IntArgument token_ids("tokens", tokens), cells("positions", positions);
   const std::vector<kv::LaneRef> refs = lane_refs(*self.runner, lanes);
   std::optional<IntArgument> rows;
@@ -80,8 +84,10 @@ void check_slot(const PySlot& slot) {
   if (slot.closed) raise(fail(Status::INVALID_STATE, "the graph context of this slot is closed"));
 }
 
-std::shared_ptr<PyJob> submit_slot(PySlot& self, const py::handle& lanes, const py::handle& n_valid,
-                                   const py::handle& deadline) {
+py::object submit_slot(py::handle object, const Given& given) {
+  static const Parameters parameters("submit", std::array{"lanes", "n_valid", "deadline"}, 0, 0);
+  const auto [lanes, n_valid, deadline] = parameters.read<3>(given);
+  PySlot& self = *held<PySlot>(object);
   check_slot(self);
   if (self.job && !self.job->job()->terminal())
     raise(fail(Status::INVALID_STATE,
@@ -183,10 +189,10 @@ std::string describe_slot(const PySlot& self) {
 }
 
 void bind_contexts(py::module_& m) {
-  py::classh<PySlot>(
+  py::classh<PySlot> slot(
       m, "BindingSlot", py::is_final(), plain_type(),
-      "One fixed set of input and output buffers. A new job on the slot overwrites them.")
-      .def_property_readonly(
+      "One fixed set of input and output buffers. A new job on the slot overwrites them.");
+  slot.def_property_readonly(
           "inputs", [](const PySlot& self) { return slot_tensors(self, true); },
           "Inputs by role; numpy() of each is writable. Fill tokens; submit() writes "
           "positions, lanes and n_valid from the lanes.")
@@ -198,16 +204,14 @@ void bind_contexts(py::module_& m) {
            "bound until the context is closed, whatever becomes of `buffer`.\n\n"
            "InvalidArgumentError if it is too small, not aligned or in a wrong domain; StateError "
            "while a job runs on the slot.")
-      .def("submit", &submit_slot, py::kw_only(), py::arg("lanes") = py::none(),
-           py::arg("n_valid") = py::none(), py::arg("deadline") = py::none(),
-           "Submits the slot and returns its Job at once.\n\nlanes: one per row (prefill: one); "
-           "None takes "
-           "those of the last submit or of context(). n_valid: valid tokens of a prefill chunk, "
-           "None = "
-           "all. deadline: seconds until the job counts as lost, None = 600. StateError while the "
-           "slot's "
-           "last job runs.")
       .def("__repr__", &describe_slot);
+  add_method<&submit_slot>(
+      slot, "submit",
+      "submit($self, /, *, lanes=None, n_valid=None, deadline=None)\n--\n\n"
+      "Submits the slot and returns its Job at once.\n\nlanes: one per row (prefill: one); None "
+      "takes those of the last submit or of context(). n_valid: valid tokens of a prefill chunk, "
+      "None = all. deadline: seconds until the job counts as lost, None = 600. StateError while "
+      "the slot's last job runs.");
   py::classh<PyContext>(m, "GraphContext", py::is_final(), plain_type(),
                         "Preallocated binding slots of one graph, for loops and ping/pong.")
       .def("__len__", [](const PyContext& self) { return self.slots.size(); })
@@ -251,9 +255,10 @@ const char* lane_map_name(int32_t lane_map) {
 }
 
 void bind_graph(py::module_& m) {
-  py::classh<PyGraph>(
+  py::classh<PyGraph> graph(
       m, "Graph", py::is_final(), plain_type(),
-      "One static graph of a model: kind, batch or chunk, inputs and outputs by role.")
+      "One static graph of a model: kind, batch or chunk, inputs and outputs by role.");
+  graph
       .def_property_readonly(
           "name", [](const PyGraph& self) { return self.graph().name; },
           "E.g. 'decode_b4' or 'prefill_t64'.")
@@ -279,24 +284,26 @@ void bind_graph(py::module_& m) {
             return describe(self.graph().outputs, self.graph().n_outputs);
           },
           "Outputs by role: dtype, shape, layout, optional.")
-      .def("submit", &submit, py::kw_only(), py::arg("tokens"), py::arg("positions"),
-           py::arg("lanes"), py::arg("n_valid") = py::none(), py::arg("logit_rows") = py::none(),
-           py::arg("deadline") = py::none(),
-           "Checks the inputs, submits one run and returns its Job at once.\n\n"
-           "tokens, positions: whole numbers, 1 to `batch` of a decode (missing rows are padded) "
-           "or 1 to `chunk` of a prefill; they are copied, and a contiguous int32 array is the "
-           "quickest. A position is the cell that the token fills: the lane's length for the "
-           "first, one more for each further token of a chunk. lanes: Lanes of model.kv, one per "
-           "row; one for a prefill. n_valid: tokens of the chunk that count, None = all. "
-           "logit_rows: rows of the chunk to return, None = the last. deadline: seconds until the "
-           "job counts as lost, None = 600.\n\n"
-           "InvalidArgumentError names the field; StateError where a lane has another job or the "
-           "model is closed; CapacityError when the device's queue is full.")
       .def("context", &make_context, py::arg("slots") = 1, py::kw_only(),
            py::arg("lanes") = py::tuple(),
            "`slots` preallocated binding sets, 1 to 64, that submit on `lanes` unless told "
            "otherwise.")
       .def("__repr__", &describe_graph);
+  add_method<&submit>(
+      graph, "submit",
+      "submit($self, /, *, tokens, positions, lanes, n_valid=None, logit_rows=None, "
+      "deadline=None)\n"
+      "--\n\n"
+      "Checks the inputs, submits one run and returns its Job at once.\n\n"
+      "tokens, positions: whole numbers, 1 to `batch` of a decode (missing rows are padded) or 1 "
+      "to "
+      "`chunk` of a prefill; they are copied, and a contiguous int32 array is the quickest. A "
+      "position is the cell that the token fills: the lane's length for the first, one more for "
+      "each further token of a chunk. lanes: Lanes of model.kv, one per row; one for a prefill. "
+      "n_valid: tokens of the chunk that count, None = all. logit_rows: rows of the chunk to "
+      "return, None = the last. deadline: seconds until the job counts as lost, None = 600.\n\n"
+      "InvalidArgumentError names the field; StateError where a lane has another job or the model "
+      "is closed; CapacityError when the device's queue is full.");
   bind_contexts(m);
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "bind/arguments.h"
+#include "bind/fast_call.h"
 #include "bind/graph_objects.h"
 #include "engine/completion_fd.h"
 #include "engine/graph_call.h"
@@ -26,10 +27,14 @@ bool is_done(Job& job) {
   return job.terminal() && job.state() == JobState::DONE && job.wait(0).ok();
 }
 
-// Returns once the job is done; raises its own error if it failed.
-void wait(const PyJob& self, const std::optional<double>& timeout) {
+// Returns `object` once the job is done; raises its own error if it failed.
+py::object wait(py::handle object, const Given& given) {
+  static const Parameters parameters("wait", std::array{"timeout"}, 0, 1);
+  const auto [seconds] = parameters.read<1>(given);
+  const std::optional<double> timeout = optional_seconds("timeout", seconds);
+  const PyJob& self = *held<PyJob>(object);
   Job& job = *self.job->job();
-  if (is_done(job)) return;
+  if (is_done(job)) return py::reinterpret_borrow<py::object>(object);
   const uint64_t until = timeout ? deadline_in("timeout", *timeout) : CALD_NO_DEADLINE;
   while (true) {
     const uint64_t now = now_ns();
@@ -38,7 +43,7 @@ void wait(const PyJob& self, const std::optional<double>& timeout) {
     // The job may have ended between the time-out and this line: then it has an answer of its own.
     if (!answer.ok() && answer.error().code == Status::WAIT_TIMEOUT && job.terminal())
       answer = without_gil([&] { return job.wait(0); });
-    if (answer.ok()) return;
+    if (answer.ok()) return py::reinterpret_borrow<py::object>(object);
     if (answer.error().code != Status::WAIT_TIMEOUT || job.terminal())
       raise(answer.error(), context_of(self));
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -46,7 +51,7 @@ void wait(const PyJob& self, const std::optional<double>& timeout) {
       raise(fail(Status::WAIT_TIMEOUT,
                  "job %llu has not ended after timeout=%g s; nothing changed, wait again",
                  static_cast<unsigned long long>(job.job_seq()), timeout.value_or(0)),
-            context_of(self).of(python_object(&self)));
+            context_of(self).of(object));
   }
 }
 
@@ -76,11 +81,18 @@ void make_outputs(const PyJob& self) {
 }
 
 // A dict of the caller's own; the tensors in it are made once, so that they know their views.
-py::object outputs(const PyJob& self) {
+py::object outputs(py::handle object) {
+  const PyJob& self = *held<PyJob>(object);
   if (!self.outputs) make_outputs(self);
   auto copy = py::reinterpret_steal<py::object>(PyDict_Copy(self.outputs.ptr()));
   if (!copy) throw py::error_already_set();
   return copy;
+}
+
+// In whatever state.
+py::object has_ended(py::handle object) {
+  Job& job = *held<PyJob>(object)->job->job();
+  return py::bool_(is_done(job) || job.terminal());
 }
 
 // None where the device did not measure: 0 in the driver's answer.
@@ -118,13 +130,52 @@ const py::object& python_function(const char* module, Name name) {
       .get_stored();
 }
 
+// A future that ended otherwise, by a cancellation, stays as it is.
+void give_result(py::handle future) {
+  static const py::handle done(PyUnicode_InternFromString("done"));
+  static const py::handle set_result(PyUnicode_InternFromString("set_result"));
+  const auto ended =
+      py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(future.ptr(), done.ptr()));
+  if (!ended) throw py::error_already_set();
+  if (ended.ptr() == Py_True) return;
+  if (!py::reinterpret_steal<py::object>(
+          PyObject_CallMethodOneArg(future.ptr(), set_result.ptr(), Py_None)))
+    throw py::error_already_set();
+}
+
+// In one call, since it runs between a job's end and the line after `await`.
+py::object resolve(py::handle object, const Given& given) {
+  static const Parameters parameters("resolve", std::array{"waiting"}, 1, 1);
+  const auto [waiting] = parameters.read<1>(given);
+  auto* self = held<engine::CompletionFd>(object);
+  if (self == nullptr || !PyDict_Check(waiting.ptr())) {
+    PyErr_SetString(PyExc_TypeError, "resolve() takes a dict: the futures by tag");
+    throw py::error_already_set();
+  }
+  std::optional<py::error_already_set> failed;  // the others get their results all the same
+  for (const uint64_t number : self->drain()) {
+    const py::int_ tag(number);
+    const auto future =
+        py::reinterpret_borrow<py::object>(PyDict_GetItemWithError(waiting.ptr(), tag.ptr()));
+    if (!future) continue;
+    if (PyDict_DelItem(waiting.ptr(), tag.ptr()) != 0) throw py::error_already_set();
+    try {
+      give_result(future);
+    } catch (py::error_already_set& error) {
+      if (!failed) failed.emplace(error);
+    }
+  }
+  if (failed) throw py::error_already_set(*failed);
+  return py::none();
+}
+
 void bind_completions(py::module_& m) {
   using engine::CompletionFd;
-  py::classh<CompletionFd>(
+  py::classh<CompletionFd> completions(
       m, "Completions", py::is_final(), plain_type(),
       "A descriptor that an event loop can watch: readable when watched jobs have "
-      "ended. One per loop.")
-      .def(py::init([] { return unwrap(CompletionFd::make()); }))
+      "ended. One per loop.");
+  completions.def(py::init([] { return unwrap(CompletionFd::make()); }))
       .def("fileno", &CompletionFd::fd, "The descriptor. Owned by this object.")
       .def("drain", &CompletionFd::drain,
            "The tag of each watched job that ended since the last call, oldest first.")
@@ -141,31 +192,24 @@ void bind_completions(py::module_& m) {
             self.post(tag);
           },
           py::arg("tag"), "Posts `tag` here. From any thread.");
+  add_method<&resolve>(completions, "resolve",
+                       "resolve($self, /, waiting)\n--\n\n"
+                       "As drain(), and takes the future of each tag out of `waiting`, a dict, and "
+                       "gives it the result None unless it is done. A tag that is not there is "
+                       "passed over.");
 }
 
 }  // namespace
 
 void bind_job(py::module_& m) {
-  py::classh<PyJob>(m, "Job", py::is_final(), plain_type(),
-                    "A submitted graph run. It owns its buffers until it has ended.\n\n"
-                    "Dropping a job neither waits for it nor cancels it.")
-      .def_property_readonly(
-          "job_seq", [](const PyJob& self) { return self.job->job()->job_seq(); },
-          "The job's number, rising and unique in this process.")
+  py::class_<PyJob> job(m, "Job", py::is_final(), plain_type(),
+                        "A submitted graph run. It owns its buffers until it has ended.\n\n"
+                        "Dropping a job neither waits for it nor cancels it.");
+  job.def_property_readonly(
+         "job_seq", [](const PyJob& self) { return self.job->job()->job_seq(); },
+         "The job's number, rising and unique in this process.")
       .def_property_readonly("state", &state_of,
                              "created, queued, running, done, failed, cancelled or lost.")
-      .def_property_readonly(
-          "done",
-          [](const PyJob& self) {
-            Job& job = *self.job->job();
-            return is_done(job) || job.terminal();
-          },
-          "True once the job has ended, in whatever state.")
-      .def_property_readonly(
-          "outputs", &outputs,
-          "Outputs by role, as Tensors valid as long as they or a view of them live; "
-          "logits is [rows, vocabulary].\n\nStateError before the end; the job's own "
-          "error if it failed.")
       .def_property_readonly(
           "timing", &timing,
           "Where the time went, in ns: {'submitted_ns': on CLOCK_MONOTONIC, and the durations "
@@ -175,18 +219,6 @@ void bind_job(py::module_& m) {
       .def_property_readonly(
           "deadline_ns", [](const PyJob& self) { return self.job->deadline_ns(); },
           "When the job counts as lost (CLOCK_MONOTONIC, ns).")
-      .def(
-          "wait",
-          [](const py::object& self, const py::handle& timeout) {
-            wait(py::cast<const PyJob&>(self), optional_seconds("timeout", timeout));
-            return self;
-          },
-          py::arg("timeout") = py::none(),
-          "Waits until the job has ended and returns it; raises the job's own error if it "
-          "failed.\n\n"
-          "timeout: seconds; WaitTimeoutError then, and nothing changed. None waits until the "
-          "job's "
-          "deadline at the latest. The GIL is free meanwhile and Ctrl-C is seen within 50 ms.")
       .def(
           "cancel",
           [](const PyJob& self) {
@@ -214,6 +246,17 @@ void bind_job(py::module_& m) {
           "while it runs, other callbacks wait. What has not been called when Python ends is not "
           "called.")
       .def("__repr__", &describe_job);
+  add_getter<&has_ended>(job, "done", "True once the job has ended, in whatever state.");
+  add_getter<&outputs>(
+      job, "outputs",
+      "Outputs by role, as Tensors valid as long as they or a view of them live; logits is [rows, "
+      "vocabulary].\n\nStateError before the end; the job's own error if it failed.");
+  add_method<&wait>(
+      job, "wait",
+      "wait($self, /, timeout=None)\n--\n\n"
+      "Waits until the job has ended and returns it; raises the job's own error if it failed.\n\n"
+      "timeout: seconds; WaitTimeoutError then, and nothing changed. None waits until the job's "
+      "deadline at the latest. The GIL is free meanwhile and Ctrl-C is seen within 50 ms.");
   bind_completions(m);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/copied_bytes.h"
 #include "bind/arguments.h"
+#include "bind/fast_call.h"
 #include "bind/objects.h"
 #include "bind/views.h"
 #include "layout/layout.h"
@@ -55,6 +56,12 @@ const StridedMemory& exported(const PyTensor& tensor) {
     tensor.plain = std::make_shared<const StridedMemory>(*std::move(memory));
   }
   return *tensor.plain;
+}
+
+py::object as_numpy(py::handle object, const Given& given) {
+  static const Parameters parameters("numpy", std::array<const char*, 0>{}, 0, 0);
+  (void)parameters.read<0>(given);
+  return numpy_array(plain(*held<PyTensor>(object)));
 }
 
 // The bytes as they lie, read-only.
@@ -189,12 +196,6 @@ void bind_tensor(py::module_& m) {
       .def_property_readonly(
           "layout", [](const PyTensor& self) { return describe_layout(self.layout); },
           "Physical axes, slowest first: dim, divisor, modulus, extent, stride (bytes).")
-      .def(
-          "numpy", [](const PyTensor& self) { return numpy_array(plain(self)); },
-          "The values as a numpy array without a copy, read-only for outputs; bf16 has dtype "
-          "ml_dtypes.bfloat16.\n\n"
-          "UnsupportedError where plain strides cannot express the layout, or the host cannot "
-          "address the memory.")
       .def("raw", &raw_view,
            "The physical axes as a read-only numpy array without a copy, padding included; uint8 "
            "where "
@@ -248,6 +249,13 @@ void bind_tensor(py::module_& m) {
           py::arg("flags"), py::pos_only(), "memoryview(tensor).")
 #endif
       ;
+  add_method<&as_numpy>(
+      tensor, "numpy",
+      "numpy($self, /)\n--\n\n"
+      "The values as a numpy array without a copy, read-only for outputs; bf16 has dtype "
+      "ml_dtypes.bfloat16.\n\n"
+      "UnsupportedError where plain strides cannot express the layout, or the host cannot address "
+      "the memory.");
   export_buffers(tensor, [](py::handle self) { return exported(py::cast<const PyTensor&>(self)); });
 }
 

@@ -14,35 +14,29 @@ from calrt._core import Completions, Job
 from calrt.errors import CalrtError
 
 
-class Watcher:
-    """The futures of one event loop that wait for jobs. The loop watches its descriptor until it closes.
+class Watcher(dict[int, "asyncio.Future[None]"]):
+    """The futures of one event loop that wait for jobs, by tag.
 
-    To be used on the loop's own thread.
+    The loop watches its descriptor until it closes. To be used on the loop's own thread.
     """
 
     # Its futures hold the loop, so it is the loop alone that holds it, as the reader of the descriptor.
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self._completions = Completions()
-        self._waiting: dict[int, asyncio.Future[None]] = {}
         self._tags = count()
-        loop.add_reader(self._completions.fileno(), self._wake)
+        loop.add_reader(self._completions.fileno(), self._completions.resolve, self)
 
     def watch(self, job: Job, future: asyncio.Future[None]) -> int:
         """Gives `future` a result when `job` has ended. The tag to forget it by."""
         tag = next(self._tags)
-        self._waiting[tag] = future
+        self[tag] = future
         self._completions.watch(job, tag)
         return tag
 
     def forget(self, tag: int) -> None:
         """Leaves the future alone."""
-        self._waiting.pop(tag, None)
-
-    def _wake(self) -> None:
-        for tag in self._completions.drain():
-            future = self._waiting.pop(tag, None)
-            if future is not None and not future.done():
-                future.set_result(None)
+        self.pop(tag, None)
 
 
 _watchers: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Watcher]] = WeakKeyDictionary()
@@ -76,4 +70,4 @@ def wait_for_job(job: Job) -> Generator[Any, None, Job]:
                 with suppress(CalrtError):  # the job ends by itself; the caller wants the cancellation
                     job.cancel()
             raise
-    return job.wait(0)
+    return job.wait(0.0)
