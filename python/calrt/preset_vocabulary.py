@@ -29,8 +29,8 @@ FEWEST = 256 + 2 * len(_SYLLABLES) + len(CONTROLS)
 def made_up_vocabulary(size: int) -> Vocabulary:
     """A vocabulary of exactly `size` tokens, at least `FEWEST`; equal sizes give equal ones.
 
-    The ids 0 to 255 are the bytes, the last three the control tokens: the first of them ends a text, the
-    third a turn.
+    The ids 0 to 255 are the bytes, the last three the control tokens: the first of them begins and ends a
+    text, the third ends a turn.
     """
     if size < FEWEST:
         raise ValueError(f"a made-up vocabulary has at least {FEWEST} tokens, not {size}")
@@ -43,11 +43,11 @@ def made_up_vocabulary(size: int) -> Vocabulary:
         kinds=[NORMAL] * end + [CONTROL] * len(CONTROLS),
         scores=[],
         merges=[f"{left} {right}" for left, right in merges],
-        bos=None,
+        bos=end,
         eos=end,
         unk=None,
         eog=(end, end + 2),
-        add_bos=False,
+        add_bos=True,
         add_eos=False,
         add_space_prefix=False,
         chat_template=CHAT_TEMPLATE,
@@ -63,6 +63,7 @@ def vocabulary_gguf(vocabulary: Vocabulary) -> bytes:
         "tokenizer.ggml.tokens": vocabulary.tokens,
         "tokenizer.ggml.token_type": np.array(vocabulary.kinds, "<i4"),
         "tokenizer.ggml.merges": vocabulary.merges,
+        "tokenizer.ggml.bos_token_id": vocabulary.bos,
         "tokenizer.ggml.eos_token_id": vocabulary.eos,
         "tokenizer.ggml.add_bos_token": vocabulary.add_bos,
         "tokenizer.chat_template": vocabulary.chat_template,
