@@ -22,70 +22,14 @@ import platform
 import re
 import sys
 import uuid
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
 from calrt.perf_rows import KINDS, SCHEMA, End, Host, Row, Run, Sum, schema, schema_of_row
+from calrt.schema_faults import schema_fault
 
 __all__ = ["PerfWriter", "host", "new_run", "problems", "row_fault"]
-
-_TYPES: dict[str, tuple[type, ...]] = {
-    "integer": (int,),
-    "number": (int, float),
-    "string": (str,),
-    "array": (list,),
-    "object": (dict,),
-}
-
-
-def _fault(rule: dict[str, Any], value: Any, at: str) -> str | None:
-    """What is wrong with `value` by `rule` (the part of JSON Schema that `schema()` uses), or None."""
-    if "anyOf" in rule:
-        null, real = (value is None), [option for option in rule["anyOf"] if option != {"type": "null"}]
-        fault = None if null else _fault(real[0], value, at)
-        return fault and f"{fault} (or null, if it is not known)"
-    allowed = [rule["const"]] if "const" in rule else rule.get("enum")
-    if allowed is not None and value not in allowed:
-        return f"{at} is {value!r}: {' or '.join(map(repr, allowed))} is due"
-    kind: str | None = rule.get("type")
-    if kind is None:
-        return None
-    if not isinstance(value, _TYPES[kind]) or isinstance(value, bool):
-        return f"{at} is {value!r}: {'an' if kind[0] in 'aeiou' else 'a'} {kind} is due"
-    faults = {"string": _string_faults, "array": _array_faults, "object": _object_faults}
-    return next(filter(None, faults.get(kind, _number_faults)(rule, value, at)), None)
-
-
-def _number_faults(rule: dict[str, Any], value: Any, at: str) -> Iterator[str | None]:
-    if not math.isfinite(value):
-        yield f"{at} is {value!r}: a finite number is due"
-    if value < rule.get("minimum", -math.inf):
-        yield f"{at} is {value!r}: {rule['minimum']} or more is due"
-    if value <= rule.get("exclusiveMinimum", -math.inf):
-        yield f"{at} is {value!r}: more than {rule['exclusiveMinimum']} is due"
-
-
-def _string_faults(rule: dict[str, Any], value: Any, at: str) -> Iterator[str | None]:
-    if len(value) < rule.get("minLength", 0):
-        yield f"{at} is empty"
-    if not re.search(rule.get("pattern", ""), value):
-        yield f"{at} is {value!r}: {rule['pattern']} is due"
-
-
-def _array_faults(rule: dict[str, Any], value: Any, at: str) -> Iterator[str | None]:
-    yield from (_fault(rule["items"], item, f"{at}[{i}]") for i, item in enumerate(value))
-
-
-def _object_faults(rule: dict[str, Any], value: Any, at: str) -> Iterator[str | None]:
-    known, rest = rule.get("properties", {}), rule.get("additionalProperties", {})
-    prefix = f"{at}." if at else ""
-    yield from (f"{prefix}{name} is missing" for name in rule.get("required", ()) if name not in value)
-    for name, item in value.items():
-        if name not in known and rest is False:
-            yield f"{prefix}{name} is not a field; known: {', '.join(known)}"
-        yield _fault(known.get(name, rest or {}), item, f"{prefix}{name}")
 
 
 @functools.cache
@@ -99,7 +43,7 @@ def row_fault(row: Any) -> str | None:
         return "a row is an object whose first field is kind"
     if row["kind"] not in KINDS:
         return f"kind is {row['kind']!r}: one of {', '.join(KINDS)} is due"
-    fault = _fault(_rules()[row["kind"]], row, "")
+    fault = schema_fault(_rules()[row["kind"]], row, "")
     if fault is None and row["kind"] == "bench":
         value, limit, ratio = row["value"], row["limit"], row["ratio"]
         due = value / limit if value is not None and limit else None
