@@ -24,6 +24,9 @@ constexpr size_t kBlockRows = 4, kBlockColumns = 8;
 // Ahead of a stream's loads; the hardware's own prefetch stops at each page.
 constexpr size_t kPrefetchBytes = 1024;
 constexpr size_t kLineBytes = 64;
+// Arrays from this length on begin with a vector of any alignment, whose rest the next one does
+// again, so that no later store lies across two lines.
+constexpr size_t kAlignFrom = 256, kStoreBytes = 32;
 // Runs so far apart that a page, where the hardware's prefetch ends, has few of them.
 constexpr size_t kFarBytes = 1024, kPrefetchRuns = 16;
 
@@ -45,12 +48,18 @@ inline void widen_one(const uint16_t* src, float* dst) {
   memcpy(dst, &bits, sizeof bits);
 }
 
+// Elements of dst before the first address that is a multiple of `bytes`; 0 if none is.
+template <class T>
+size_t elements_to(size_t bytes, const T* dst) {
+  const size_t rest = (size_t)(-(uintptr_t)dst & (bytes - 1));
+  return rest % sizeof(T) != 0 ? 0 : rest / sizeof(T);
+}
+
 // Elements before the first one at the start of a cache line; n if there is none.
 template <class T>
 size_t elements_to_line(const T* dst, size_t n) {
-  const size_t bytes = (size_t)(-(uintptr_t)dst & (kLineBytes - 1));
-  const size_t head = bytes / sizeof(T);
-  return bytes % sizeof(T) != 0 || head > n ? n : head;
+  const size_t head = elements_to(kLineBytes, dst);
+  return (uintptr_t)dst % sizeof(T) != 0 || head > n ? n : head;
 }
 
 // Streams whole lines of n elements and returns how many elements they hold. The four quarters go
@@ -83,6 +92,12 @@ struct Convert {
         V::fence();
       }
     }
+    if constexpr (V::kLanes * sizeof *dst >= kStoreBytes) {
+      if (i == 0 && n >= kAlignFrom) {
+        V::narrow(src, dst);
+        i = elements_to(kStoreBytes, dst);
+      }
+    }
     for (; i + V::kLanes <= n; i += V::kLanes) V::narrow(src + i, dst + i);
     if (i < n && n >= V::kLanes) {  // the last vector once more, up to the end
       V::narrow(src + n - V::kLanes, dst + n - V::kLanes);
@@ -101,11 +116,18 @@ struct Convert {
         V::fence();
       }
     }
+    if constexpr (V::kLanes * sizeof *dst >= kStoreBytes) {
+      if (i == 0 && n >= kAlignFrom) {
+        V::widen(src, dst);
+        i = elements_to(kStoreBytes, dst);
+      }
+    }
     for (; i + V::kLanes <= n; i += V::kLanes) V::widen(src + i, dst + i);
     if (i < n && n >= V::kLanes) {  // the last vector once more, up to the end
       V::widen(src + n - V::kLanes, dst + n - V::kLanes);
       return;
     }
+    for (; i + 8 <= n; i += 8) V::widen8(src + i, dst + i);
     for (; i < n; ++i) widen_one(src + i, dst + i);
   }
 
