@@ -297,7 +297,6 @@ def run(*arguments: str, **environment: str) -> tuple[int, str]:
         (["--paralel", "4"], 1, "did you mean --parallel"),
         ([], 1, "give -m FILE.gguf"),
         (["-m", "a", "--demo"], 1, "exclude each other"),
-        (["--demo"], 2, "calrt model fetch smollm2"),
         (["-m", "nowhere.gguf", "--port", "0"], 1, "nowhere.gguf"),
         (["-m", "a", "-dev", "nonsense", "--port", "0"], 1, "nonsense"),
     ],

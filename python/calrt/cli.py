@@ -25,6 +25,7 @@ examples:
   calrt caps -dev cpu --json                 what a device can do, with evidence
   calrt model fetch smollm2                  get the demo model, once
   calrt run -m smollm2 -p "Once upon a time" -n 32 --temp 0
+  calrt run -m preset:tiny -dev mock         made-up words from a mock device, without any model
   calrt serve -m smollm2 --port 8080         the same as calrt-server
 """
 
@@ -75,10 +76,10 @@ def _parser() -> argparse.ArgumentParser:
     caps.set_defaults(command=_caps)
 
     run = commands.add_parser("run", help="load a model, continue one prompt, print the text")
-    run.add_argument("-m", "--model", required=True, help="GGUF file, package directory or fetched model")
+    run.add_argument("-m", "--model", required=True, help="GGUF file, package, fetched model or preset:NAME")
     run.add_argument("-p", "--prompt", default="", help="text to continue (default: none)")
     run.add_argument("-n", "--predict", type=int, default=128, help="tokens at most (default 128)")
-    run.add_argument("-c", "--ctx-size", type=int, default=2048, help="token positions (default 2048)")
+    run.add_argument("-c", "--ctx-size", type=int, help="token positions (default 2048, a preset's own)")
     run.add_argument("--temp", type=float, default=0.8, help="temperature; 0 is greedy (default 0.8)")
     run.add_argument("--seed", type=int, default=None, help="makes the draw repeatable (default: random)")
     run.add_argument("-t", "--threads", type=int, default=None, help="threads of the cpu device")
@@ -151,14 +152,19 @@ def _caps(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    import calrt
+    from calrt.presets import preset_name
     from calrt.progress import ConsoleProgress
 
+    lanes, cells = (1, 2048) if preset_name(options.model) is None else (None, None)
     threads = {} if options.threads is None else {"threads": options.threads}
     with calrt.open(options.device, **threads) as device:
         with ConsoleProgress() as progress:
             model = device.load(
-                options.model, lanes=1, cells=options.ctx_size, compute=options.compute, progress=progress
+                options.model,
+                lanes=lanes,
+                cells=cells if options.ctx_size is None else options.ctx_size,
+                compute=options.compute,
+                progress=progress,
             )
         with model:
             text, start = "", time.perf_counter()

@@ -153,13 +153,13 @@ class Device:
     ) -> Model:
         """Loads a model.
 
-        `model`: a GGUF file (packed once into the user's cache), a package directory, an opened `Package`, or
-        the name of a fetched model ("smollm2"). `lanes`: sequences at a time; `cells`: token positions per
-        lane; `profiles`, `chunks`: decode batches and prefill chunks to prepare, all if empty. `compute`:
-        auto, f32, bf16; `kv_dtype`, `logits_dtype`: auto, f32, bf16. `parallel`, `placement`: auto, or one of
-        `topology.modes` and `topology.placements`. What is left out takes the package's default; nothing is
-        clamped. `progress(what, done, total)`, in bytes, is called now and then; an exception it raises
-        cancels the load and comes out here.
+        `model`: a GGUF file (packed once into the user's cache), a package directory, an opened `Package`,
+        the name of a fetched model ("smollm2"), or "preset:NAME", a made-up one (`calrt.presets`). `lanes`:
+        sequences at a time; `cells`: token positions per lane; `profiles`, `chunks`: decode batches and
+        prefill chunks to prepare, all if empty. `compute`: auto, f32, bf16; `kv_dtype`, `logits_dtype`: auto,
+        f32, bf16. `parallel`, `placement`: auto, or one of `topology.modes` and `topology.placements`. What
+        is left out takes the package's default; nothing is clamped. `progress(what, done, total)`, in bytes,
+        is called now and then; an exception it raises cancels the load and comes out here.
 
         The `Model` is the caller's: close it, or use it in `with`. Raises `PackageError` (missing, damaged,
         rejected, made for another device), `InvalidArgumentError` naming the option, `UnsupportedError` for
@@ -179,8 +179,9 @@ class Device:
         }
         if progress is not None and not callable(progress):
             raise error_for(Status.INVALID_ARGUMENT, f"progress is {progress!r}: a function is due")
+        _add_defaults(model, options)
         explicit = _explicit(options)
-        package = self._opened(model, compute, progress)
+        package = self._opened(model, options, progress)
         native = self._native.load(
             package, **explicit, progress=None if progress is None else _Reporter(progress)
         )
@@ -197,29 +198,50 @@ class Device:
         footprint that does not fit is an answer. A GGUF file is packed into the cache first, as for a load.
         `UnsupportedError` if the driver cannot tell.
         """
+        _add_defaults(model, options)
         explicit = _explicit(options)
-        package = self._opened(model, options.get("compute", "auto"), None)
+        package = self._opened(model, options, None)
         return Footprint(**self._native.footprint(package, **explicit))
 
+    def package(
+        self,
+        model: str | os.PathLike[str] | _core.Package,
+        *,
+        progress: Progress | None = None,
+        **options: Unpack[LoadOptions],
+    ) -> _core.Package:
+        """The package that `load` takes for `model` with these options, opened and found sound.
+
+        Its manifest says what a load may ask for. Raises what `load` raises before it begins.
+        """
+        _explicit(options)
+        return self._opened(model, options, progress)
+
     def _opened(
-        self, model: str | os.PathLike[str] | _core.Package, compute: str, progress: Progress | None
+        self, model: str | os.PathLike[str] | _core.Package, options: LoadOptions, progress: Progress | None
     ) -> _core.Package:
         if not isinstance(model, (str, os.PathLike, _core.Package)):
             text = f"model is {model!r}: a path, the name of a fetched model or a Package is due"
             raise error_for(Status.INVALID_ARGUMENT, text, device=self.spec)
-        package = model if isinstance(model, _core.Package) else self._package(model, compute, progress)
+        package = model if isinstance(model, _core.Package) else self._package(model, options, progress)
         package.raise_if_rejected()
         return package
 
     def _package(
-        self, model: str | os.PathLike[str], compute: str, progress: Progress | None
+        self, model: str | os.PathLike[str], options: LoadOptions, progress: Progress | None
     ) -> _core.Package:
         # Here and not at the top: `import calrt` does without the packer.
         from calrt.gguf import GgufError
         from calrt.model_cache import package_for
+        from calrt.presets import preset_for, preset_name
 
+        name = preset_name(model)
         try:
-            directory = package_for(model, progress, compute=compute)
+            if name is None:
+                directory = package_for(model, progress, compute=options.get("compute", "auto"))
+            else:
+                wanted = options.get("parallel", "auto"), options.get("placement", "auto")
+                directory = preset_for(name, self.info, *wanted)
         except TimeoutError:
             raise
         except OSError as error:
@@ -347,6 +369,16 @@ def _listed(name: str, values: Iterable[int]) -> list[int]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise error_for(Status.INVALID_ARGUMENT, f"{name} is {values!r}: a list of whole numbers is due")
     return list(values)
+
+
+def _add_defaults(model: object, options: LoadOptions) -> None:
+    """A preset has its own lanes and cells for a load that leaves them out."""
+    if isinstance(model, str) and model.startswith("preset:"):
+        from calrt.presets import preset_defaults
+
+        lanes, cells = preset_defaults(model)
+        options["lanes"] = lanes if options.get("lanes") is None else options["lanes"]
+        options["cells"] = cells if options.get("cells") is None else options["cells"]
 
 
 def _explicit(options: LoadOptions) -> dict[str, Any]:

@@ -39,7 +39,9 @@ class Sequence:
         self._lane = lane
         self._cells = lane.reserved
         self._prefill = sorted((g for g in graphs if g.kind == "prefill"), key=lambda g: g.chunk)
-        self._decode = min((g for g in graphs if g.kind == "decode"), key=lambda g: g.batch, default=None)
+        # Where row i is lane i, all rows of a batch write: only a batch of one leaves other lanes alone.
+        alone = (g for g in graphs if g.lane_map == "any" or (lane.index == 0 and g.batch == 1))
+        self._decode = min((g for g in alone if g.kind == "decode"), key=lambda g: g.batch, default=None)
 
     @classmethod
     def reserve(cls, model: Model, tokens: int | None, timeout: float | None) -> Sequence:
@@ -92,10 +94,14 @@ class Sequence:
                 return logits
 
     def decode(self, token: int, *, deadline: float | None = None) -> Tensor:
-        """Appends one token and returns the logits [V] after it. `deadline`: seconds the job may take."""
-        if self._decode is None:
-            raise error_for(Status.UNSUPPORTED, "this package has no decode graph")
-        return self._run(self._decode, [token], self.length, deadline)
+        """Appends one token and returns the logits [V] after it. `deadline`: seconds the job may take.
+
+        On a lane that no decode graph serves alone (lane_map identity) the smallest chunk does it.
+        """
+        graph = self._decode or (self._prefill[0] if self._prefill else None)
+        if graph is None:
+            raise error_for(Status.UNSUPPORTED, "this package has no graph for this lane alone")
+        return self._run(graph, [token], self.length, deadline)
 
     def truncate(self, length: int) -> None:
         """Forgets the tokens from `length` on."""

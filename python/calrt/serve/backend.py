@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,7 @@ def load(config: Config, path: str) -> Parts:
 
 
 def _load_model(device: calrt.Device, config: Config, path: str) -> calrt.Model:
-    package = _package(path, config.compute)
+    package = device.package(path, compute=config.compute, progress=_Report())
     manifest = json.loads(package.manifest_json())
     allowed = manifest["allowed"]
     geometry = choose(
@@ -61,12 +60,6 @@ def _load_model(device: calrt.Device, config: Config, path: str) -> calrt.Model:
         kv_dtype=config.cache_type_k,
         progress=_Report(),
     )
-
-
-def _package(path: str, compute: str) -> calrt.Package:
-    from calrt.model_cache import package_for
-
-    return calrt.Package.open(os.fspath(package_for(path, _Report(), compute=compute)))
 
 
 def take_apart(

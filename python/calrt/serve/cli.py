@@ -2,7 +2,7 @@
 """calrt-server: from a command line to a running server.
 
 Exit codes: 0 fine, 1 a wrong command line or a model that cannot be loaded, 2 something is missing that has
-to be fetched or installed; the line on stderr names it.
+to be installed; the line on stderr names it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .flags import Config
 
 EXIT_WRONG = 1
 EXIT_MISSING = 2
@@ -41,38 +45,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for warning in warnings:
         logging.getLogger("calrt.serve").warning("%s", warning)
     try:
-        path = _find_model(config.model, config.demo)
+        config = _with_model(config)
         listener = listen(config.host, config.port)
     except _Problem as problem:
-        return _fail(problem.text, problem.code)
+        return _fail(str(problem), EXIT_WRONG)
     except OSError as error:
         reason = error.strerror or str(error)
         return _fail(f"cannot listen on {config.host} port {config.port}: {reason}", EXIT_WRONG)
     with listener:
-        return serve(config, path, listener)
+        return serve(config, config.model, listener)
 
 
-def _find_model(model: str, demo: bool) -> str:
-    """What to load. Raises _Problem with the line to print."""
-    if model and demo:
-        raise _Problem("-m and --demo exclude each other; give one", EXIT_WRONG)
-    if not model and not demo:
-        raise _Problem("no model: give -m FILE.gguf, or --demo for the demo model (-h explains)", EXIT_WRONG)
-    if not demo:
-        return model
+def _with_model(config: Config) -> Config:
+    """The config with what to load. Raises _Problem with the line to print."""
+    if config.model and config.demo:
+        raise _Problem("-m and --demo exclude each other; give one")
+    if not config.model and not config.demo:
+        raise _Problem("no model: give -m FILE.gguf, or --demo for the demo model (-h explains)")
+    if not config.demo:
+        return config
+    from msgspec.structs import replace
+
     from calrt.model_cache import model_path
 
     path = model_path(_DEMO_MODEL)
-    if path is None:
-        raise _Problem(f"the demo model is not here: run calrt model fetch {_DEMO_MODEL}", EXIT_MISSING)
-    return str(path)
+    if path is not None:
+        return replace(config, model=str(path))
+    device = "mock" if config.device == "cpu" else config.device
+    driver, _, name = device.partition(":")
+    preset = f"preset:{name}" if driver == "mock" and name else "preset:tiny"
+    print(
+        f"calrt-server: the demo model is not here, so {preset} runs on the {device} device, in made-up "
+        f"words (calrt model fetch {_DEMO_MODEL} gets the model)",
+        file=sys.stderr,
+    )
+    return replace(config, model=preset, device=device)
 
 
 class _Problem(Exception):
-    def __init__(self, text: str, code: int) -> None:
-        super().__init__(text)
-        self.text = text
-        self.code = code
+    """What is wrong with the command line."""
 
 
 def _set_up_logging(verbose: bool) -> None:

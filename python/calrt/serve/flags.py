@@ -82,9 +82,11 @@ _LONG = 1e9
 GROUPS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
     ("model", (
         Flag("-m --model", "model", str, "LLAMA_ARG_MODEL",
-             "a GGUF file, a package directory, or the name of a fetched model"),
-        Flag("--demo", "demo", bool, "", "serve the demo model (SmolLM2-135M-Instruct)"),
-        Flag("-dev --device", "device", str, "LLAMA_ARG_DEVICE", "a driver such as cpu, or the path of one"),
+             "a GGUF file, a package directory, the name of a fetched model, or preset:NAME"),
+        Flag("--demo", "demo", bool, "",
+             "serve the demo model (SmolLM2-135M-Instruct), preset:tiny on mock if it is not here"),
+        Flag("-dev --device", "device", str, "LLAMA_ARG_DEVICE",
+             "a driver such as cpu or mock:bare, or the path of one"),
         Flag("-a --alias", "alias", str, "LLAMA_ARG_ALIAS", "name in answers; several with commas"),
         Flag("-c --ctx-size", "ctx_size", int, "LLAMA_ARG_CTX_SIZE",
              "context of all slots together, 0 = the model's", 0, _BIG),
