@@ -149,6 +149,34 @@ time.sleep(0.3)
 # ---- fork ----------------------------------------------------------------------------------------
 
 
+def test_a_forked_child_recovers_while_its_parent_does(null_package: Path) -> None:
+    """The child inherits the lock of the parent's recovery, and not the thread that would let go of it."""
+    code = """
+from calrt import recovery
+def failure(of):
+    try:
+        of.health()
+    except calrt.DeviceLostError as error:
+        return error
+thread = in_thread(failure(device).recover)
+while not recovery._locks["null"].locked():
+    time.sleep(0.001)
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    with calrt.open("null", layers="fault:device_health status=DEVICE_LOST") as own:
+        with failure(own).recover() as anew:
+            print(anew.spec, "again", flush=True)
+    sys.exit(0)
+assert recovery._locks["null"].locked()  # else this test has tested nothing
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+thread.join()
+print(device.closed)
+"""
+    rules = "device_health status=DEVICE_LOST / device_open delay_ms=1500"
+    assert run(BROKEN + code, null_package, rules).stdout == "null again\nTrue\n"
+
+
 @pytest.mark.parametrize("held", [True, False])
 def test_a_forked_child_works_on_a_device_of_its_own(null_package: Path, held: bool) -> None:
     """With or without a job in flight at the fork; the parent goes on."""

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import calrt
+from calrt._await import watcher_of
 
 PATIENCE_S = 60.0
 ENDS = ("done", "failed", "cancelled", "lost")
@@ -135,6 +136,21 @@ def test_waiting_in_slices_never_harms_a_job(null_package: Path, delays: list[in
             assert job.wait(0) is job
             assert job.state == "done"
         model.kv.check_integrity()
+
+
+def test_a_cancelled_await_is_forgotten(null_package: Path) -> None:
+    async def run(model: calrt.Model, lane: calrt.kv.Lane) -> None:
+        job = submit(model, lane, deadline=1)
+        watcher = watcher_of(asyncio.get_running_loop())
+        for _ in range(3):
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(job, 0.01)
+            assert watcher._waiting == {}  # though the driver never tells the job's end
+        with pytest.raises(calrt.ExecutionError, match="lost"):
+            job.wait(PATIENCE_S)
+
+    with opened(null_package, "fault:completion drop") as model:
+        asyncio.run(run(model, model.kv.reserve(4)))
 
 
 def test_a_done_job_does_not_touch_the_loop(null_model: calrt.Model) -> None:

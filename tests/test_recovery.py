@@ -281,6 +281,9 @@ def test_what_was_never_open_is_opened(status: str) -> None:
     with pytest.raises(calrt.DeviceError) as again:  # each open counts its calls anew, so it fails too
         caught.value.recover(timeout=0.05, budget=PLENTY)
     assert (again.value is caught.value) == (status == "DEVICE_UNHEALTHY")
+    with pytest.raises(calrt.DeviceError) as spent:
+        caught.value.recover(timeout=0, budget=calrt.RecoveryBudget(attempts=0))
+    assert spent.value is caught.value
 
 
 def test_a_new_device_is_not_made_by_a_call(null_package: Path) -> None:
@@ -341,6 +344,33 @@ def test_a_used_up_budget_is_the_cause_of_the_same_error(null_package: Path) -> 
         assert again.value is error
         assert "2 in 600 s, the next in" in str(error.__cause__)
         assert b.model.kv.snapshot(b.lane.index)["state"] == "POISONED"  # nothing was done
+
+
+@pytest.mark.parametrize(
+    ("rules", "taken"),
+    [
+        ("submit status=SUBMIT_FAILED", 1),
+        ("completion status=EXECUTION_FAILED state=failed", 1),
+        ("completion status=CCU_FAULT state=failed", 1),
+        ("submit status=DEVICE_LOST", 1),
+        ("submit status=QUEUE_FULL", 0),
+    ],
+)
+def test_what_acts_on_a_device_takes_one_from_its_budget(null_package: Path, rules: str, taken: int) -> None:
+    with bench(null_package, rules + " nth=1") as b:
+        error = b.failure()
+        call = b.submit if error.recovery in ("retry", "wait") else None
+        if taken:
+            with pytest.raises(type(error)) as again:
+                error.recover(call, budget=calrt.RecoveryBudget(attempts=0))
+            assert again.value is error
+            assert isinstance(error.__cause__, calrt.StateError)
+            assert not b.model.closed
+        budget = calrt.RecoveryBudget(attempts=5)
+        answer = error.recover(call, budget=budget)
+        assert (budget.left("null"), budget.left("cpu")) == (5 - taken, 5)
+        if isinstance(answer, (calrt.Device, calrt.Model)):
+            answer.close()
 
 
 def test_an_error_from_elsewhere_says_so(null_package: Path) -> None:

@@ -16,7 +16,7 @@ class unique_handle {
   explicit unique_handle(Handle handle) noexcept : handle_(handle) {}
   unique_handle(unique_handle&& other) noexcept : handle_(other.release()) {}
   unique_handle& operator=(unique_handle&& other) noexcept {
-    if (this != &other) reset(other.release());
+    reset(other.release());  // of itself: empty by then, so it takes back what it gave
     return *this;
   }
   unique_handle(const unique_handle&) = delete;

@@ -85,6 +85,37 @@ TEST(a_driver_without_rules_gets_what_was_asked_for) {
   CHECK(buffer->allocated_bytes() == 100 && buffer->align() == 256);
 }
 
+TEST(sizes_domains_and_alignments_without_meaning_never_reach_the_driver) {
+  auto device = *Device::open("null", {}, {"fault:buffer_rules native=1 status=29", {}});
+  for (const uint32_t domain : {0u, 3u, 12u, 0x80000001u})
+    CHECK(device->alloc(64, domain, 1).error().code == Status::INVALID_ARGUMENT);
+  for (const uint64_t align : {0u, 3u, 96u})
+    CHECK(device->alloc(64, CALD_DOMAIN_HOST, align).error().code == Status::INVALID_ARGUMENT);
+  for (const uint64_t bytes : {uint64_t{0}, (uint64_t{1} << 48) + 1, UINT64_MAX})
+    CHECK(device->alloc(bytes, CALD_DOMAIN_HOST, 1).error().code == Status::OUT_OF_RANGE);
+  const auto counters = *device->counters();
+  for (const auto& [name, value] : counters)
+    if (name == "fault.1.buffer_rules") CHECK(value == 0);
+  CHECK(device->alloc(64, CALD_DOMAIN_HOST, 1).error().native_code == 1);  // this one did
+}
+
+TEST(memory_that_a_driver_maps_askew_is_refused) {
+  struct Askew : layers::Layer {
+    const char* name() const override { return "askew"; }
+    void after(layers::Call& call) override {
+      if (call.entry != layers::Entry::buffer_map) return;
+      auto*& address = *std::get<1>(call.of<&cald_driver_table::buffer_map>());
+      address = static_cast<char*>(address) + 32;
+    }
+  };
+  layers::register_layer("askew", [](const std::string&) -> Result<std::shared_ptr<layers::Layer>> {
+    return std::shared_ptr<layers::Layer>(std::make_shared<Askew>());
+  });
+  auto device = *Device::open("null", {}, {"askew:", {}});
+  const Error error = device->alloc(64, CALD_DOMAIN_HOST, 64).error();
+  CHECK(error.code == Status::INTERNAL && says(error, {"no multiple of 64"}));
+}
+
 TEST(a_transfer_that_stops_half_way_is_a_fault_with_both_numbers) {
   auto device = open("short_transfer");
   short_transfer& driver = transfers(*device);

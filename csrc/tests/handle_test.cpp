@@ -54,6 +54,26 @@ TEST(self_move_changes_nothing) {
   CHECK(owner.get() == &a && destroyed.empty());
 }
 
+// What is destroyed may reach its owner again, as a parent that drops its children does.
+TEST(an_owner_is_empty_before_its_handle_is_destroyed) {
+  struct Reentrant {
+    using Handle = int*;
+    static void destroy(int* handle) noexcept {
+      destroyed.push_back(handle);
+      if (destroyed.size() < 3) owner().reset();
+      CHECK(!owner() || owner().get() == &b);
+    }
+    static unique_handle<Reentrant>& owner() {
+      static unique_handle<Reentrant> one;
+      return one;
+    }
+  };
+  destroyed.clear();
+  Reentrant::owner() = unique_handle<Reentrant>(&a);
+  Reentrant::owner().reset();
+  CHECK(destroyed == std::vector<int*>{&a});
+}
+
 TEST(release_gives_up_without_destroying) {
   destroyed.clear();
   {

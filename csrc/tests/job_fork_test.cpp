@@ -70,7 +70,7 @@ TEST(a_parents_job_is_nothing_to_its_child) {
   auto job = *rig.submit();
   auto second = *rig.submit(rig.make(), 20'000);
   CHECK(script().finish(second->job_seq()));
-  const int calls = script().called("job_query");
+  const int calls = script().called("job_query"), living = script().living();
   CHECK(in_child([&] {
           CHECK(job->wait(in(1000)).error().code == Status::INVALID_STATE);
           CHECK(job->cancel().error().code == Status::INVALID_STATE);
@@ -80,10 +80,31 @@ TEST(a_parents_job_is_nothing_to_its_child) {
           job.reset();
           second.reset();
           rig.drop();
-          CHECK(script().living("job") == 2);  // of the parent: not destroyed from here
+          CHECK(script().living() == living);  // the parent's: nothing is destroyed from here
           run_jobs_on_a_device_of_its_own();
         }) == 0);
   CHECK(script().finish(job->job_seq()) && job->wait(0).ok());
+}
+
+// A thread that the child does not have is telling the job's end at the fork, under the job's lock.
+TEST(a_child_drops_a_job_whose_lock_is_held) {
+  struct Slow : Sink {
+    std::atomic<bool> inside{false}, go_on{false};
+    void completed(uint64_t seq, JobState end, int32_t code) noexcept override {
+      inside = true;
+      while (!go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      Sink::completed(seq, end, code);
+    }
+  } slow;
+  Rig rig;
+  script().ends = Ends::HELD;
+  auto job = *Job::submit(rig.session, rig.model, rig.bindings, in(20'000), &slow);
+  std::thread driver([&] { CHECK(script().finish(job->job_seq())); });
+  CHECK(eventually([&] { return slow.inside.load(); }));
+  CHECK(in_child([&] { job.reset(); }) == 0);
+  slow.go_on = true;
+  driver.join();
+  CHECK(job->wait(in(20'000)).ok() && slow.told == 1);
 }
 
 // The child finds the runtime's locks as other threads held them at the fork.

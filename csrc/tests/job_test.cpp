@@ -161,6 +161,21 @@ TEST(wait_sees_the_jobs_own_deadline) {
   CHECK(script().finish(job->job_seq()));
 }
 
+// The thread that watches deadlines may be held up by a driver: who waits sees them by himself.
+TEST(wait_sees_a_deadline_that_nobody_else_watches) {
+  Rig rig;
+  script().ends = Ends::HELD;
+  const uint64_t dropped = (*rig.submit())->job_seq();
+  script().set([](scripted::Script& now) { now.wait_hangs = true; });
+  CHECK(script().finish(dropped));
+  CHECK(eventually([] { return script().called("job_wait") == 1; }));  // to give it back
+  auto job = *rig.submit(30);
+  CHECK(job->wait(in(20'000)).error().code == Status::EXECUTION_FAILED);
+  CHECK(job->state() == JobState::LOST && rig.sink.told == 2);
+  script().set([](scripted::Script& now) { now.wait_hangs = false; });
+  CHECK(script().finish(job->job_seq()));
+}
+
 TEST(a_dropped_running_job_is_given_back_after_its_end) {
   Rig rig;
   script().ends = Ends::HELD;

@@ -78,4 +78,5 @@ calrt_runtime_test(job_fork)
 # A child forked amid other threads' work cannot reach what they held: to LeakSanitizer that is lost.
 set_property(TEST job_fork APPEND PROPERTY ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
 calrt_runtime_test(session_pump)
+calrt_runtime_test(own_threads)
 calrt_runtime_test(stress)
