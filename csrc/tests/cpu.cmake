@@ -16,6 +16,9 @@ if(CALRT_X86)
   set_source_files_properties(${cpu_driver}/kernels_avx512.cpp PROPERTIES COMPILE_OPTIONS "${avx512}"
                               SKIP_PRECOMPILE_HEADERS ON)
   target_compile_definitions(convert_test PRIVATE CALRT_X86=1)
+  target_sources(convert_test PRIVATE convert_emulated512.cpp)
+  set_source_files_properties(convert_emulated512.cpp PROPERTIES COMPILE_OPTIONS "${CALRT_FLAGS_AVX2}"
+                              SKIP_PRECOMPILE_HEADERS ON)
   target_compile_definitions(cpu_kernels_test PRIVATE CALRT_X86=1)
 endif()
 
