@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+# The mock driver, and its fold alone.
+set(mock_driver ${CMAKE_CURRENT_LIST_DIR}/../drivers/mock)
+calrt_test(mock_fold)
+target_sources(mock_fold_test PRIVATE ${mock_driver}/fold_portable.cpp)
+set_source_files_properties(${mock_driver}/fold_portable.cpp PROPERTIES COMPILE_OPTIONS -O3 SKIP_PRECOMPILE_HEADERS ON)
+if(CALRT_X86)
+  target_sources(mock_fold_test PRIVATE ${mock_driver}/fold_avx2.cpp)
+  set_source_files_properties(${mock_driver}/fold_avx2.cpp PROPERTIES COMPILE_OPTIONS "-O3;${CALRT_FLAGS_AVX2}"
+                              SKIP_PRECOMPILE_HEADERS ON)
+  target_compile_definitions(mock_fold_test PRIVATE CALRT_X86=1)
+endif()
+
+foreach(name mock mock_jobs mock_load)
+  calrt_test(${name} ${CMAKE_DL_LIBS})
+  add_dependencies(${name}_test cald_mock)
+endforeach()
