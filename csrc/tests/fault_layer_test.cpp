@@ -242,8 +242,10 @@ TEST(completions_with_another_end_are_described_by_job_query) {
   CHECK(client.query(ccu, &error) == CALD_JOB_FAILED && error.code == CALD_CCU_FAULT);
   CHECK(error.native_code == 13 && std::string(error.message) == "unit 3");
   CHECK(client.query(cancelled) == CALD_JOB_CANCELLED);
-  for (uint64_t seq = 3; seq <= 5; ++seq)
-    CHECK(client.query(client.submit(seq)) == CALD_JOB_FAILED);
+  for (const auto& [seq, number] : {std::pair(3, 30), {4, -1}, {5, INT_MIN}}) {
+    CHECK(client.query(client.submit(static_cast<uint64_t>(seq)), &error) == CALD_JOB_FAILED);
+    CHECK(error.native_code == number && error.flags == CALD_ERROR_UNMAPPED);
+  }
   const std::vector<Told> told = client.told();
   CHECK(told[0].completion.status == CALD_CCU_FAULT && told[0].completion.native_code == 13);
   CHECK(told[1].completion.state == CALD_JOB_CANCELLED && told[2].completion.status == 30);
