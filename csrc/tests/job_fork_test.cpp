@@ -86,6 +86,15 @@ TEST(a_parents_job_is_nothing_to_its_child) {
   CHECK(script().finish(job->job_seq()) && job->wait(0).ok());
 }
 
+TEST(a_child_destroys_none_of_its_parents_handles) {
+  Rig rig;
+  const int living = script().living();
+  CHECK(living > 4 && in_child([&] {
+                        rig.drop();
+                        CHECK(script().living() == living);
+                      }) == 0);
+}
+
 // A thread that the child does not have is telling the job's end at the fork, under the job's lock.
 TEST(a_child_drops_a_job_whose_lock_is_held) {
   struct Slow : Sink {
