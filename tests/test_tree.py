@@ -23,6 +23,7 @@ ARROWS = {
     "engine": {"base", "layout", "kv", "sampling", "calrt"},
     "drivers": {"base", "layout"},
     "layers": {"base", "layout"},
+    "conformance": {"base", "layout", "calrt"},
     "bind": {"base", "layout", "kv", "sampling", "calrt", "engine"},
 }
 # The C headers of the ABI, which everyone may include, found below <layer>/include.

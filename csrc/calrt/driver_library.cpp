@@ -68,7 +68,9 @@ std::string joined(const std::vector<std::string>& words) {
   return text.empty() ? "none" : text;
 }
 
-Result<std::string> find_library(const std::string& name) {
+}  // namespace
+
+Result<std::string> DriverLibrary::find(const std::string& name) {
   std::error_code failed;
   if (!name.empty() && name[0] == '/') {
     const std::string real = fs::canonical(name, failed).string();
@@ -94,6 +96,8 @@ Result<std::string> find_library(const std::string& name) {
               name.c_str(), joined(DriverLibrary::available()).c_str(), kPrefix, name.c_str(),
               kSuffix, joined(folders).c_str());
 }
+
+namespace {
 
 struct Required {
   const char* name;
@@ -223,7 +227,7 @@ Result<std::shared_ptr<DriverLibrary>> DriverLibrary::load(const std::string& na
                                                            const std::string& layers) {
   CALRT_TRY_ASSIGN(auto made,
                    layers::make_layers(layers));  // first: what has no meaning costs none
-  CALRT_TRY_ASSIGN(const std::string path, find_library(name));
+  CALRT_TRY_ASSIGN(const std::string path, find(name));
   DriverRegistry& registry = DriverRegistry::get();
   CALRT_TRY_ASSIGN(const cald_driver_table* own, registry.table(path));
   return registry.open(path, *own, std::move(made));

@@ -28,6 +28,8 @@ class DriverLibrary {
   // shared. Thread-safe.
   static Result<std::shared_ptr<DriverLibrary>> load(const std::string& name,
                                                      const std::string& layers = "");
+  // Real path of the library that load() would take for `name`.
+  static Result<std::string> find(const std::string& name);
   // Short names that load() would find, sorted.
   static std::vector<std::string> available();
 

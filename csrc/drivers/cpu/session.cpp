@@ -63,6 +63,8 @@ void cald_session::end(JobState& job, int32_t terminal, Error why) {
 }
 
 Result<std::shared_ptr<JobState>> cald_session::submit(const cald_job_desc& desc) {
+  if (desc.model != nullptr && desc.model->device != device_)
+    return fail(Status::INVALID_HANDLE, "the model is another device's");
   auto job = std::make_shared<JobState>();
   CALRT_TRY_ASSIGN(job->work, read_job(desc));
   job->session = this;
