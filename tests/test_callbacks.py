@@ -139,6 +139,13 @@ def test_with_a_loop_it_runs_on_that_loop(late_model: calrt.Model) -> None:
         errors: list[str] = []
         loop.set_exception_handler(lambda _, context: errors.append(str(context["exception"])))
         done: asyncio.Future[None] = loop.create_future()
+        touched: set[str] = set()
+
+        def create_future() -> asyncio.Future[None]:
+            touched.add(threading.current_thread().name)
+            return asyncio.Future(loop=loop)
+
+        loop.create_future = create_future  # type: ignore[method-assign]
 
         def note(job: calrt.Job) -> None:
             threads.append(threading.current_thread().name)
@@ -156,6 +163,7 @@ def test_with_a_loop_it_runs_on_that_loop(late_model: calrt.Model) -> None:
             await asyncio.to_thread(lambda: job.add_done_callback(note, loop=loop))
             await asyncio.wait_for(done, PATIENCE_S)
         assert errors == ["the callback's own"]
+        assert touched == {threading.current_thread().name}  # a loop is its own thread's alone
         return threads
 
     assert asyncio.run(run()) == [threading.current_thread().name] * 3
@@ -258,3 +266,55 @@ os.waitpid(child, 0)
         timeout=PATIENCE_S,
     )
     assert ran.stdout.splitlines() == ["parent True", "child True"], ran.stderr
+
+
+def test_callbacks_that_wait_are_bounded(held_model: calrt.Model) -> None:
+    calls: list[int] = []
+    all_called = threading.Event()
+
+    def note(job: calrt.Job) -> None:
+        calls.append(job.job_seq)
+        if len(calls) == 128:
+            all_called.set()
+
+    with held_model.kv.reserve(4) as lane:
+        job = submit(held_model, lane)
+        for _ in range(128):
+            job.add_done_callback(note)
+        with pytest.raises(calrt.CapacityError, match="128 callbacks wait for their jobs") as caught:
+            job.add_done_callback(note)
+        assert caught.value.retryable
+        job.cancel()
+        job.wait()
+        assert all_called.wait(PATIENCE_S)
+        job.add_done_callback(note)  # there is room again
+    assert calls[:128] == [job.job_seq] * 128
+
+
+def test_callbacks_that_wait_on_a_loop_are_bounded(held_model: calrt.Model) -> None:
+    async def main(job: calrt.Job) -> None:
+        loop = asyncio.get_running_loop()
+        calls: list[calrt.Job] = []
+        for _ in range(128):
+            job.add_done_callback(calls.append, loop=loop)
+        with pytest.raises(calrt.CapacityError, match="128 callbacks wait"):
+            job.add_done_callback(calls.append, loop=loop)
+        job.cancel()
+        while len(calls) < 128:
+            await asyncio.sleep(0.01)
+        job.add_done_callback(calls.append, loop=loop)
+        while len(calls) < 129:
+            await asyncio.sleep(0.01)
+
+    with held_model.kv.reserve(4) as lane:
+        asyncio.run(asyncio.wait_for(main(submit(held_model, lane)), PATIENCE_S))
+
+
+def test_a_closed_loop_is_refused(late_model: calrt.Model) -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    with late_model.kv.reserve(4) as lane:
+        job = submit(late_model, lane)
+        with pytest.raises(calrt.InvalidArgumentError, match="loop is closed"):
+            job.add_done_callback(print, loop=loop)
+        job.wait()

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pickle
+import resource
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import calrt
+from calrt import _core
 
 DEVICES = ["null", "cpu"]
 
@@ -199,3 +203,53 @@ def test_a_number_that_nobody_mapped_has_the_class_of_its_entry(entry: str, grou
     assert caught.value.native_code == 1234
     assert str(caught.value).startswith("INTERNAL (calrt 29, native 1234 unmapped): ")
     assert pickle.loads(pickle.dumps(caught.value)).status_class == group
+
+
+def test_a_trace_ends_cleanly_when_its_device_is_closed() -> None:
+    with calrt.open("cpu", threads=1) as device, device.trace() as trace:
+        device.close()
+    assert trace.events == []
+
+
+def test_caps_of_the_cpu_name_their_evidence() -> None:
+    with calrt.open("cpu", threads=1) as device:
+        assert {cap.source for cap in device.caps} == {"this driver's tests"}
+
+
+def test_counters_tell_what_calrt_dropped(null_package: Path) -> None:
+    layers = "fault:completion twice"
+    with calrt.open("null", layers=layers) as device, device.load(null_package, lanes=1, cells=64) as model:
+        before = device.counters()
+        with model.kv.reserve(4) as lane:
+            model.graphs["decode_b1"].submit(tokens=[1], positions=[0], lanes=[lane]).wait()
+        after = device.counters()
+    assert after["calrt.stray_completions"] == before["calrt.stray_completions"] + 1
+    assert after["calrt.late_completions"] == before["calrt.late_completions"]
+
+
+def test_no_layers_left_says_what_to_do() -> None:
+    with pytest.raises(calrt.CapacityError, match="close devices that have layers"):
+        calrt.open("null", layers=["fault:submit delay_ms=1 nth=9"] * 33)
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_no_descriptors_left_is_no_damaged_package(null_package: Path, left: int) -> None:
+    """For the folder, the manifest, the artifacts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(number) for number in os.listdir("/proc/self/fd"))
+    taken: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 8, hard))
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(left):
+            os.close(taken.pop())
+        package = _core.Package.open(str(null_package))
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with pytest.raises(calrt.CapacityError, match="Too many open files"):
+        package.raise_if_rejected()
+    _core.Package.open(str(null_package)).raise_if_rejected()

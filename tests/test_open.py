@@ -88,7 +88,7 @@ def test_buffer_refusals() -> None:
             buffer.read_into(bytearray(1), offset=17)
         with pytest.raises(calrt.InvalidArgumentError, match="contiguous"):
             buffer.write(np.zeros(8, np.uint8)[::2])
-        with pytest.raises((BufferError, TypeError)):
+        with pytest.raises(calrt.InvalidArgumentError, match="out is read-only"):
             buffer.read_into(bytes(4))
         with pytest.raises(calrt.InvalidArgumentError, match="domain"):
             device.alloc(16, domain="moon")

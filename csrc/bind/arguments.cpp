@@ -7,8 +7,10 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "bind/errors.h"
+#include "bind/named.h"
 #include "layout/layout.h"
 
 namespace calrt::bind {
@@ -22,21 +24,59 @@ std::string place(const char* field, size_t at) {
   return at == kAlone ? field : std::string(field) + "[" + std::to_string(at) + "]";
 }
 
-int64_t whole_number(const char* field, size_t at, const py::handle& value, int64_t low,
-                     int64_t high) {
-  const bool is_bool = PyBool_Check(value.ptr());
-  if (is_bool || !PyIndex_Check(value.ptr()))
-    raise(fail(Status::INVALID_ARGUMENT, "%s is a %s, not a whole number", place(field, at).c_str(),
-               Py_TYPE(value.ptr())->tp_name));
+// "=3.7" of what is short and has a text of Python's own; "" of the rest.
+std::string shown(const py::handle& value) {
+  const bool plain = PyFloat_CheckExact(value.ptr()) || PyBool_Check(value.ptr()) ||
+                     (PyUnicode_CheckExact(value.ptr()) && PyUnicode_GetLength(value.ptr()) <= 40);
+  return plain ? "=" + std::string(py::repr(value)) : "";
+}
+
+[[noreturn]] void refuse_item(const char* field, size_t at, const py::handle& value,
+                              const std::string& due) {
+  raise(fail(Status::INVALID_ARGUMENT, "%s is a %s%s%s", place(field, at).c_str(),
+             Py_TYPE(value.ptr())->tp_name, due.c_str(),
+             shown(value).empty() ? "" : (": " + place(field, at) + shown(value)).c_str()));
+}
+
+// After a conversion of Python's failed: its own refusals become ours, all else stays.
+void forgive_refusal() {
+  for (PyObject* kind : {PyExc_TypeError, PyExc_ValueError, PyExc_OverflowError})
+    if (PyErr_ExceptionMatches(kind) != 0) return PyErr_Clear();
+  throw py::error_already_set();
+}
+
+std::string number_text(const py::handle& number) {
+  const auto text = py::reinterpret_steal<py::object>(PyObject_Str(number.ptr()));
+  if (text) return std::string(py::str(text));
+  forgive_refusal();  // Python writes no number of more than some thousand digits
+  return "a number too long to write";
+}
+
+template <class T>
+T whole(const char* field, size_t at, const py::handle& value) {
+  const auto index = py::reinterpret_steal<py::object>(
+      PyBool_Check(value.ptr()) || !PyIndex_Check(value.ptr()) ? nullptr
+                                                               : PyNumber_Index(value.ptr()));
+  if (!index) {
+    if (PyErr_Occurred() != nullptr) forgive_refusal();
+    refuse_item(field, at, value, ", not a whole number");
+  }
   int overflow = 0;
-  auto index = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
-  if (!index) throw py::error_already_set();
   const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-  if (overflow != 0 || number < low || number > high)
-    raise(fail(Status::OUT_OF_RANGE, "%s=%s is outside %lld..%lld", place(field, at).c_str(),
-               std::string(py::str(index)).c_str(), static_cast<long long>(low),
-               static_cast<long long>(high)));
-  return number;
+  if (overflow == 0 && std::in_range<T>(number)) return static_cast<T>(number);
+  if constexpr (std::is_same_v<T, uint64_t>) {
+    if (overflow > 0) {
+      const unsigned long long large = PyLong_AsUnsignedLongLong(index.ptr());
+      if (PyErr_Occurred() == nullptr) return large;
+      forgive_refusal();
+    }
+  }
+  const char* range = std::is_same_v<T, uint64_t>   ? "0..2^64-1"
+                      : std::is_same_v<T, int64_t>  ? "-2^63..2^63-1"
+                      : std::is_same_v<T, uint32_t> ? "0..2^32-1"
+                                                    : "-2^31..2^31-1";
+  raise(fail(Status::OUT_OF_RANGE, "%s=%s is outside %s", place(field, at).c_str(),
+             number_text(index).c_str(), range));
 }
 
 // The numbers of an int32 array of one dimension where they lie; no data if it is anything else.
@@ -52,8 +92,6 @@ std::span<const int32_t> as_it_lies(const py::handle& value) {
 
 template <class T>
 std::vector<T> number_list(const char* field, const py::handle& value) {
-  constexpr int64_t low = std::numeric_limits<T>::min();
-  constexpr int64_t high = std::numeric_limits<T>::max();
   if (py::isinstance<py::array>(value)) {
     const auto array = py::reinterpret_borrow<py::array>(value);
     if (array.ndim() != 1)
@@ -69,7 +107,7 @@ std::vector<T> number_list(const char* field, const py::handle& value) {
   numbers.reserve(py::len(value));
   size_t at = 0;
   for (const py::handle& item : value) {
-    numbers.push_back(static_cast<T>(whole_number(field, at, item, low, high)));
+    numbers.push_back(whole<T>(field, at, item));
     ++at;
   }
   return numbers;
@@ -85,11 +123,17 @@ const py::dtype& bf16_dtype() {
 }
 
 double real(const char* field, const py::handle& value) {
-  if (PyBool_Check(value.ptr()) || !PyNumber_Check(value.ptr()))
-    raise(fail(Status::INVALID_ARGUMENT, "%s is a %s, not a number", field,
-               Py_TYPE(value.ptr())->tp_name));
-  const double exact = PyFloat_AsDouble(value.ptr());
-  if (PyErr_Occurred()) throw py::error_already_set();
+  const bool number = PyNumber_Check(value.ptr()) != 0 && !PyBool_Check(value.ptr()) &&
+                      !py::isinstance<py::array>(value);
+  const double exact = number ? PyFloat_AsDouble(value.ptr()) : -1;
+  if (number && PyErr_Occurred() != nullptr && PyErr_ExceptionMatches(PyExc_OverflowError) != 0) {
+    PyErr_Clear();
+    raise(fail(Status::OUT_OF_RANGE, "%s=%s is too large", field, number_text(value).c_str()));
+  }
+  if (!number || PyErr_Occurred() != nullptr) {
+    if (PyErr_Occurred() != nullptr) forgive_refusal();
+    refuse_item(field, kAlone, value, ", not a number");
+  }
   return exact;
 }
 
@@ -99,11 +143,44 @@ float number(const char* field, const py::handle& value) {
 
 template <class T>
 T whole(const char* field, const py::handle& value) {
-  return static_cast<T>(whole_number(field, kAlone, value, std::numeric_limits<T>::min(),
-                                     std::numeric_limits<T>::max()));
+  return whole<T>(field, kAlone, value);
+}
+
+[[noreturn]] void refuse_seconds(const char* field, double seconds) {
+  raise(fail(Status::OUT_OF_RANGE, "%s=%g: seconds >= 0 are due", field, seconds));
+}
+
+// The pairs of a mapping, whatever kind of mapping it is.
+py::list items_of(const char* field, const py::handle& value) {
+  if (PyMapping_Check(value.ptr()) != 0 && py::hasattr(value, "items")) {
+    auto items = py::reinterpret_steal<py::list>(PyMapping_Items(value.ptr()));
+    if (items) return items;
+    forgive_refusal();
+  }
+  refuse_type(field, value, ": a dict is due");
 }
 
 }  // namespace
+
+void refuse_type(const char* field, const py::handle& value, const std::string& due) {
+  refuse_item(field, kAlone, value, due);
+}
+
+std::string text(const char* field, const py::handle& value) {
+  if (!PyUnicode_Check(value.ptr())) refuse_type(field, value, ": a text is due");
+  Py_ssize_t length = 0;
+  const char* utf8 = PyUnicode_AsUTF8AndSize(value.ptr(), &length);
+  if (utf8 == nullptr) {
+    forgive_refusal();
+    raise(fail(Status::INVALID_ARGUMENT, "%s=%s is no valid text: it has a lone surrogate", field,
+               std::string(py::repr(value)).c_str()));
+  }
+  std::string copy(utf8, static_cast<size_t>(length));
+  if (copy.find('\0') != std::string::npos)
+    raise(fail(Status::INVALID_ARGUMENT, "%s=%s has a NUL character: none may be", field,
+               std::string(py::repr(value)).c_str()));
+  return copy;
+}
 
 std::vector<int32_t> int_list(const char* field, const py::handle& value) {
   if (const auto lying = as_it_lies(value); lying.data() != nullptr)
@@ -121,15 +198,22 @@ IntArgument::IntArgument(const char* field, const py::handle& value) : values_(a
   values_ = converted_;
 }
 
-std::optional<uint32_t> optional_count(const char* field, const py::handle& value) {
+std::optional<uint32_t> optional_count(const char* field, const py::handle& value, uint32_t low,
+                                       uint32_t high) {
   if (value.is_none()) return std::nullopt;
-  return whole<uint32_t>(field, value);
+  const auto count = whole<int64_t>(field, value);
+  if (count < int64_t{low} || count > int64_t{high})
+    raise(fail(Status::OUT_OF_RANGE, "%s=%lld is outside %u..%u", field,
+               static_cast<long long>(count), low, high));
+  return static_cast<uint32_t>(count);
 }
 
 std::optional<double> optional_seconds(const char* field, const py::handle& value) {
   if (value.is_none()) return std::nullopt;
-  if (PyFloat_CheckExact(value.ptr())) return PyFloat_AS_DOUBLE(value.ptr());
-  return real(field, value);
+  const double seconds =
+      PyFloat_CheckExact(value.ptr()) ? PyFloat_AS_DOUBLE(value.ptr()) : real(field, value);
+  if (!(seconds >= 0)) refuse_seconds(field, seconds);
+  return seconds;
 }
 
 uint64_t now_ns() {
@@ -139,16 +223,17 @@ uint64_t now_ns() {
 }
 
 uint64_t deadline_in(const char* field, double seconds) {
-  if (std::isnan(seconds) || seconds < 0)
-    raise(fail(Status::OUT_OF_RANGE, "%s=%g: seconds >= 0 are due", field, seconds));
+  if (std::isnan(seconds) || seconds < 0) refuse_seconds(field, seconds);
   if (seconds > kNever) return CALD_NO_DEADLINE;
   return now_ns() + static_cast<uint64_t>(seconds * 1e9);
 }
 
-SamplingParams sampling_params(const py::dict& values) {
+SamplingParams sampling_params(const char* what, const py::handle& values) {
   SamplingParams params;
-  for (const auto& [key, value] : values) {
-    const auto name = py::cast<std::string>(key);
+  for (const py::handle& item : items_of(what, values)) {
+    const auto pair = py::reinterpret_borrow<py::tuple>(item);
+    const py::object value = pair[1];
+    const std::string name = text(what, pair[0]);
     const char* field = name.c_str();
     if (name == "temperature")
       params.temperature = number(field, value);
@@ -171,15 +256,16 @@ SamplingParams sampling_params(const py::dict& values) {
     else if (name == "n_probs")
       params.n_probs = whole<uint32_t>(field, value);
     else if (name == "logit_bias") {
-      for (const auto& [token, bias] : py::cast<py::dict>(value))
-        params.logit_bias.emplace_back(whole<int32_t>("logit_bias", token),
-                                       number("logit_bias", bias));
+      for (const py::handle& each : items_of(field, value)) {
+        const auto bias = py::reinterpret_borrow<py::tuple>(each);
+        params.logit_bias.emplace_back(whole<int32_t>(field, bias[0]), number(field, bias[1]));
+      }
     } else {
       raise(fail(
           Status::INVALID_ARGUMENT,
-          "there is no sampling option '%s': temperature, top_k, top_p, min_p, repeat_penalty, "
+          "%s: there is no sampling option '%s': temperature, top_k, top_p, min_p, repeat_penalty, "
           "presence_penalty, frequency_penalty, repeat_last_n, seed, n_probs, logit_bias",
-          field));
+          what, field));
     }
   }
   return params;
@@ -220,6 +306,63 @@ int32_t dtype_of(const py::array& array) {
        {CALD_F32, CALD_F16, CALD_I8, CALD_U8, CALD_I16, CALD_U16, CALD_I32, CALD_U32, CALD_I64})
     if (dtype.equal(numpy_dtype(candidate))) return candidate;
   return 0;
+}
+
+// ---- from_python: one for each type that a bound function may ask for ---------------------------
+
+void from_python(const char* field, const py::handle& value, int32_t* out) {
+  *out = whole<int32_t>(field, value);
+}
+void from_python(const char* field, const py::handle& value, uint32_t* out) {
+  *out = whole<uint32_t>(field, value);
+}
+void from_python(const char* field, const py::handle& value, int64_t* out) {
+  *out = whole<int64_t>(field, value);
+}
+void from_python(const char* field, const py::handle& value, uint64_t* out) {
+  *out = whole<uint64_t>(field, value);
+}
+void from_python(const char* field, const py::handle& value, double* out) {
+  *out = real(field, value);
+}
+void from_python(const char* field, const py::handle& value, bool* out) {
+  if (!PyBool_Check(value.ptr())) refuse_type(field, value, ": True or False is due");
+  *out = value.ptr() == Py_True;
+}
+void from_python(const char* field, const py::handle& value, std::string* out) {
+  *out = text(field, value);
+}
+void from_python(const char* field, const py::handle& value, TextMap* out) {
+  for (const py::handle& item : items_of(field, value)) {
+    const auto pair = py::reinterpret_borrow<py::tuple>(item);
+    std::string name = text(field, pair[0]);
+    std::string of = std::string(field) + "[" + name + "]";
+    out->insert_or_assign(std::move(name), text(of.c_str(), pair[1]));
+  }
+}
+void from_python(const char* field, const py::handle& value, std::pair<int, int>* out) {
+  if (!PyTuple_Check(value.ptr()) || PyTuple_GET_SIZE(value.ptr()) != 2)
+    refuse_type(field, value, ": a pair of whole numbers is due");
+  const auto pair = py::reinterpret_borrow<py::tuple>(value);
+  *out = {whole<int32_t>(field, 0, pair[0]), whole<int32_t>(field, 1, pair[1])};
+}
+void from_python(const char* field, const py::handle& value, std::vector<int32_t>* out) {
+  *out = int_list(field, value);
+}
+void from_python(const char* field, const py::handle& value, std::vector<uint32_t>* out) {
+  *out = uint_list(field, value);
+}
+void from_python(const char* field, const py::handle& value, py::array* out) {
+  if (!py::isinstance<py::array>(value)) refuse_type(field, value, ": an array is due");
+  *out = py::reinterpret_borrow<py::array>(value);
+}
+void from_python(const char* field, const py::handle& value, py::sequence* out) {
+  if (!PySequence_Check(value.ptr()) || PyUnicode_Check(value.ptr()))
+    refuse_type(field, value, ": a list is due");
+  *out = py::reinterpret_borrow<py::sequence>(value);
+}
+void from_python(const char* field, const py::handle& value, SamplingParams* out) {
+  *out = sampling_params(field, value);
 }
 
 }  // namespace calrt::bind

@@ -6,9 +6,11 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sampling/sampler.h"
@@ -16,6 +18,11 @@
 namespace calrt::bind {
 
 namespace py = pybind11;
+
+using TextMap = std::map<std::string, std::string>;
+
+// InvalidArgumentError: "FIELD is a TYPE, ...", with the value where it is short.
+[[noreturn]] void refuse_type(const char* field, const py::handle& value, const std::string& due);
 
 // A sequence or array of whole numbers that fit i32; not bool, not float, one dimension.
 std::vector<int32_t> int_list(const char* field, const py::handle& value);
@@ -36,9 +43,12 @@ class IntArgument {
   std::span<const int32_t> values_;
 };
 
-// None, or a whole number >= 0 that fits u32.
-std::optional<uint32_t> optional_count(const char* field, const py::handle& value);
-// None, or a number of seconds.
+// Text without lone surrogates and NULs, as UTF-8.
+std::string text(const char* field, const py::handle& value);
+// None, or a whole number of a range.
+std::optional<uint32_t> optional_count(const char* field, const py::handle& value, uint32_t low,
+                                       uint32_t high);
+// None, or a number of seconds >= 0.
 std::optional<double> optional_seconds(const char* field, const py::handle& value);
 
 // Seconds from now as an absolute deadline (CLOCK_MONOTONIC, ns). Refuses negative and NaN; a value
@@ -47,7 +57,7 @@ uint64_t deadline_in(const char* field, double seconds);
 uint64_t now_ns();
 
 // {"temperature": 0.0, ...}; names of SamplingParams. logit_bias: {token: bias}.
-SamplingParams sampling_params(const py::dict& values);
+SamplingParams sampling_params(const char* field, const py::handle& values);
 
 // dtype of numpy for a calrt dtype; bf16 is ml_dtypes.bfloat16.
 py::dtype numpy_dtype(int32_t dtype);

@@ -3,7 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include "bind/arguments.h"
+#include "bind/named.h"
 #include "bind/objects.h"
 #include "bind/views.h"
 
@@ -11,22 +11,39 @@ namespace calrt::bind {
 namespace {
 
 // The bytes of a contiguous array or buffer; arrays go through numpy, as bf16 has no buffer code.
-py::buffer_info bytes_of(const char* field, const py::object& data, bool writable) {
+py::buffer_info contiguous_bytes(const char* field, const py::object& data, bool writable) {
   py::object source = data;
   if (py::isinstance<py::array>(data)) {
     const auto array = py::reinterpret_borrow<py::array>(data);
     if (!(array.flags() & py::array::c_style))
       raise(fail(Status::INVALID_ARGUMENT,
                  "%s must be C-contiguous: pass numpy.ascontiguousarray(...)", field));
+    if (py::cast<bool>(array.dtype().attr("hasobject")))
+      raise(fail(Status::DTYPE_MISMATCH, "%s has dtype %s: Python objects have no bytes to copy",
+                 field, std::string(py::str(array.dtype())).c_str()));
     source = array.attr("reshape")(-1).attr("view")("u1");
   }
   if (!PyObject_CheckBuffer(source.ptr()))
-    raise(fail(Status::INVALID_ARGUMENT, "%s is a %s: an array or a buffer is due", field,
-               Py_TYPE(data.ptr())->tp_name));
-  auto info = py::reinterpret_borrow<py::buffer>(source).request(writable);
+    refuse_type(field, data, ": an array or a buffer is due");
+  auto info = py::reinterpret_borrow<py::buffer>(source).request();
+  if (writable && info.readonly)
+    raise(fail(Status::INVALID_ARGUMENT, "%s is read-only: a writable array or buffer is due",
+               field));
   if (PyBuffer_IsContiguous(info.view(), 'C') == 0)
     raise(fail(Status::INVALID_ARGUMENT, "%s must be C-contiguous", field));
   return info;
+}
+
+py::buffer_info bytes_of(const char* field, const py::object& data, bool writable) {
+  try {
+    return contiguous_bytes(field, data, writable);
+  } catch (py::error_already_set& error) {  // of numpy, or of whose buffer it is
+    for (PyObject* kind : {PyExc_BufferError, PyExc_TypeError, PyExc_ValueError})
+      if (error.matches(kind))
+        raise(fail(Status::INVALID_ARGUMENT, "%s has no bytes to copy: %s", field,
+                   std::string(py::str(error.value())).c_str()));
+    throw;
+  }
 }
 
 uint64_t range_of(const char* field, const Buffer& buffer, const py::buffer_info& info,
@@ -56,9 +73,9 @@ StridedMemory bytes_in(const PyBuffer& self) {
   return memory;
 }
 
-void close_buffer(PyBuffer& self, bool force) {
+void close_buffer(PyBuffer& self, Arg<"force", bool> force) {
   if (!self.buffer) return;
-  if (!force) {
+  if (!*force) {
     ExportCensus census;
     census.add(*self.buffer);
     refuse_views("buffer", census);
@@ -73,21 +90,6 @@ std::string buffer_repr(const PyBuffer& self) {
 }
 
 }  // namespace
-
-const char* domain_name(uint32_t domain) {
-  switch (domain) {
-    case CALD_DOMAIN_HOST:
-      return "host";
-    case CALD_DOMAIN_HOST_PINNED:
-      return "host_pinned";
-    case CALD_DOMAIN_DEVICE:
-      return "device";
-    case CALD_DOMAIN_SHARED:
-      return "shared";
-    default:
-      return "unknown";
-  }
-}
 
 uint32_t domain_from_name(const std::string& name) {
   for (uint32_t domain :
@@ -124,7 +126,7 @@ void bind_buffer(py::module_& m) {
           "True once close() was called.")
       .def(
           "write",
-          [](const PyBuffer& self, const py::object& data, uint64_t offset) {
+          [](const PyBuffer& self, const py::object& data, Arg<"offset", uint64_t> offset) {
             const std::shared_ptr<Buffer> to = self.open();  // whoever closes it meanwhile
             const py::buffer_info info = bytes_of("data", data, false);
             const uint64_t bytes = range_of("data", *to, info, offset);
@@ -139,7 +141,7 @@ void bind_buffer(py::module_& m) {
           "content is unknown.")
       .def(
           "read_into",
-          [](const PyBuffer& self, const py::object& out, uint64_t offset) {
+          [](const PyBuffer& self, const py::object& out, Arg<"offset", uint64_t> offset) {
             const std::shared_ptr<Buffer> from = self.open();
             const py::buffer_info info = bytes_of("out", out, true);
             const uint64_t bytes = range_of("out", *from, info, offset);
@@ -155,13 +157,14 @@ void bind_buffer(py::module_& m) {
       .def(
           "__exit__",
           [](PyBuffer& self, const py::object&, const py::object&, const py::object&) {
-            close_buffer(self, true);
+            close_buffer(self, Arg<"force", bool>(true));
           },
           py::arg("kind"), py::arg("value"), py::arg("tb"))
       .def(
           "__dlpack__",
-          [](const PyBuffer& self, const py::object& stream, const DlVersion& max_version,
-             const DlVersion& dl_device, std::optional<bool> copy) {
+          [](const PyBuffer& self, const py::object& stream,
+             Arg<"max_version", DlVersion> max_version, Arg<"dl_device", DlVersion> dl_device,
+             Arg<"copy", std::optional<bool>> copy) {
             return dlpack_capsule(bytes_in(self), stream, max_version, dl_device, copy);
           },
           py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),

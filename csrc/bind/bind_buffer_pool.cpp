@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "bind/arguments.h"
+#include "bind/named.h"
 #include "bind/objects.h"
 #include "bind/views.h"
 
@@ -15,8 +15,8 @@ constexpr double kLoanTimeoutS = 60;           // of an acquire() that names non
 constexpr uint64_t kLoanSliceNs = 50'000'000;  // how long Ctrl-C may go unseen
 
 std::shared_ptr<PyBuffer> acquire_buffer(const PyBufferPool& self,
-                                         const std::optional<double>& timeout) {
-  const uint64_t until = deadline_in("timeout", timeout.value_or(kLoanTimeoutS));
+                                         Arg<"timeout", std::optional<double>> timeout) {
+  const uint64_t until = deadline_in("timeout", timeout->value_or(kLoanTimeoutS));
   const std::shared_ptr<BufferPool> pool = self.pool;
   BufferPool::Turn turn(pool->queue());  // one place in the queue for all the slices
   while (true) {
@@ -41,9 +41,9 @@ py::dict pool_stats(const PyBufferPool& self) {
   return stats;
 }
 
-void close_pool(PyBufferPool& self, bool force) {
+void close_pool(PyBufferPool& self, Arg<"force", bool> force) {
   if (self.closed) return;
-  if (!force) refuse_views("buffer pool", self.pool->exports());
+  if (!*force) refuse_views("buffer pool", self.pool->exports());
   self.closed = true;
   without_gil([&] { self.pool->close(); });
 }
@@ -89,7 +89,7 @@ void bind_buffer_pool(py::module_& m) {
       .def(
           "__exit__",
           [](PyBufferPool& self, const py::object&, const py::object&, const py::object&) {
-            close_pool(self, true);
+            close_pool(self, Arg<"force", bool>(true));
           },
           py::arg("kind"), py::arg("value"), py::arg("tb"))
       .def("__repr__", &pool_repr);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "bind/arguments.h"
 #include "bind/errors.h"
 #include "bind/module.h"
+#include "bind/named.h"
 #include "layout/convert.h"
 #include "layout/pack.h"
 
@@ -126,11 +128,22 @@ void convert(const py::array& source, py::array& target, void (*kernel)(const Fr
   without_gil(all);
 }
 
+// A list of numbers as float32. numpy itself would take None and text for numbers, too.
+py::array numbers_of(const py::object& a) {
+  py::object made;
+  try {
+    made = py::module_::import("numpy").attr("asarray")(a);
+    const char kind = py::reinterpret_borrow<py::array>(made).dtype().kind();
+    if (kind == 'f' || kind == 'i' || kind == 'u') return made.attr("astype")("f4");
+  } catch (py::error_already_set& error) {  // rows of different lengths
+    if (!error.matches(PyExc_ValueError)) throw;
+  }
+  refuse_type("a", a, ": a float32 array or an even list of numbers is due");
+}
+
 py::array narrow(const py::object& a, const py::object& out) {
   const py::array source =
-      py::isinstance<py::array>(a)
-          ? py::reinterpret_borrow<py::array>(a)
-          : py::array(py::module_::import("numpy").attr("asarray")(a, py::arg("dtype") = "f4"));
+      py::isinstance<py::array>(a) ? py::reinterpret_borrow<py::array>(a) : numbers_of(a);
   if (!has_dtype(source, CALD_F32, numpy_dtype(CALD_F32)))
     raise(fail(Status::DTYPE_MISMATCH, "a has dtype %s: float32 is due (a.astype(numpy.float32))",
                text(source.dtype()).c_str()));
@@ -153,31 +166,73 @@ py::array widen(const py::object& b, const py::object& out) {
   return result;
 }
 
+// A whole number that fits 31 bits, without the checks of others.
+template <class Number>
+bool is_small(PyObject* value, Number* out) {
+  int overflow = 0;
+  const long number = PyLong_AsLongAndOverflow(value, &overflow);
+  if (overflow != 0 || number < 0 || number > INT32_MAX) return false;
+  *out = static_cast<Number>(number);
+  return true;
+}
+
+// Interned once, so that a look-up compares addresses; they live as long as the process.
+struct AxisKeys {
+  PyObject* dim = PyUnicode_InternFromString("dim");
+  PyObject* divisor = PyUnicode_InternFromString("divisor");
+  PyObject* modulus = PyUnicode_InternFromString("modulus");
+  PyObject* extent = PyUnicode_InternFromString("extent");
+  PyObject* stride = PyUnicode_InternFromString("stride");
+};
+
 // The keys of Tensor.layout, back into a layout of `bytes`.
 cald_layout layout_of(const py::sequence& axes, uint64_t bytes) {
   if (py::len(axes) > CALD_MAX_AXES)
     raise(fail(Status::SHAPE_MISMATCH, "layout has %zu axes: %d are the most", py::len(axes),
                CALD_MAX_AXES));
+  static const AxisKeys keys;
   cald_layout layout{};
   layout.bytes = bytes;
-  for (const py::handle& item : axes) {
-    const auto axis = py::cast<py::dict>(item);
-    layout.axes[layout.n_axes++] = {
-        py::cast<uint32_t>(axis["dim"]),     0,
-        py::cast<uint64_t>(axis["divisor"]), py::cast<uint64_t>(axis["modulus"]),
-        py::cast<uint64_t>(axis["extent"]),  py::cast<uint64_t>(axis["stride"])};
+  for (const py::handle& axis : axes) {
+    cald_axis& to = layout.axes[layout.n_axes];
+    const auto name = [&] { return "layout[" + std::to_string(layout.n_axes) + "]"; };
+    if (!PyDict_Check(axis.ptr())) refuse_type(name().c_str(), axis, ": a dict is due");
+    const auto number = [&](PyObject* key, auto* out) {
+      const py::handle value = PyDict_GetItemWithError(axis.ptr(), key);
+      // Names are made where one is needed: they would take longer than a short row.
+      if (value && PyLong_CheckExact(value.ptr()) && is_small(value.ptr(), out)) return;
+      const std::string field = name() + "['" + PyUnicode_AsUTF8(key) + "']";
+      if (!value) raise(fail(Status::INVALID_ARGUMENT, "%s is missing", field.c_str()));
+      from_python(field.c_str(), value, out);
+    };
+    number(keys.dim, &to.dim);
+    number(keys.divisor, &to.divisor);
+    number(keys.modulus, &to.modulus);
+    number(keys.extent, &to.extent);
+    number(keys.stride, &to.stride);
+    ++layout.n_axes;
   }
   return layout;
 }
 
-py::array unpack(const py::array& memory, const py::sequence& layout, py::array_t<float> out) {
+py::array unpack(Arg<"memory", py::array> bytes, Arg<"layout", py::sequence> layout,
+                 Arg<"out", py::array> target) {
+  const py::array& memory = bytes;
+  py::array out = target;
+  if (!has_dtype(out, CALD_F32, numpy_dtype(CALD_F32)))
+    raise(fail(Status::DTYPE_MISMATCH, "out has dtype %s: float32 is due",
+               text(out.dtype()).c_str()));
   if (!is_dense(memory) || !is_dense(out) || !out.writeable())
     raise(fail(Status::INVALID_ARGUMENT, "memory and out must be C-contiguous, out writable"));
   const cald_layout axes = layout_of(layout, static_cast<uint64_t>(memory.nbytes()));
-  const int32_t dtype = dtype_of(memory);
+  const bool bf16 = has_dtype(memory, CALD_BF16, numpy_dtype(CALD_BF16));
+  const int32_t dtype = bf16 ? CALD_BF16 : dtype_of(memory);
+  if (dtype == 0)
+    raise(fail(Status::DTYPE_MISMATCH, "memory has dtype %s, which calrt does not know",
+               text(memory.dtype()).c_str()));
   const std::vector<uint64_t> shape(out.shape(), out.shape() + out.ndim());
   const void* from = memory.data();
-  float* to = out.mutable_data();
+  auto* to = static_cast<float*>(out.mutable_data());
   unwrap(without_gil([&] {
     return unpack_f32(axes, dtype, shape.data(), static_cast<uint32_t>(shape.size()), from, to);
   }));
@@ -187,8 +242,10 @@ py::array unpack(const py::array& memory, const py::sequence& layout, py::array_
 Result<std::string> sha256_file(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0)
-    return fail(errno == ENOENT ? Status::PACKAGE_NOT_FOUND : Status::PACKAGE_CORRUPT, "%s: %s",
-                path.c_str(), std::strerror(errno));
+    return fail(errno == ENOENT                      ? Status::PACKAGE_NOT_FOUND
+                : errno == EMFILE || errno == ENFILE ? Status::OUT_OF_HOST_MEMORY
+                                                     : Status::PACKAGE_CORRUPT,
+                "%s: %s", path.c_str(), std::strerror(errno));
   Sha256 hash;
   std::vector<char> piece(1 << 20);
   ssize_t n = 0;
@@ -232,14 +289,14 @@ void bind_convert(py::module_& m) {
       "unknown or unusable.");
   m.def("bf16_from_f32", &narrow, py::arg("a"), py::arg("out") = py::none(), kFromF32);
   m.def("bf16_to_f32", &widen, py::arg("b"), py::arg("out") = py::none(), kToF32);
-  m.def("unpack_f32", &unpack, py::arg("memory"), py::arg("layout"), py::arg("out").noconvert(),
+  m.def("unpack_f32", &unpack, py::arg("memory"), py::arg("layout"), py::arg("out"),
         "A tensor of float32 or bfloat16 that lies in `memory` by the axes of `layout` (as "
         "Tensor.layout), copied into `out` (float32, of the tensor's shape, C-contiguous, "
         "writable), which is returned.\n\nCalrtError where the axes reach beyond `memory` or "
         "make no layout.");
   m.def(
       "sha256_file",
-      [](const std::string& path) {
+      [](Arg<"path", std::string> path) {
         return unwrap(without_gil([&] { return sha256_file(path); }));
       },
       py::arg("path"),

@@ -7,22 +7,22 @@
 
 #include <exception>
 
-#include "bind/arguments.h"
 #include "bind/graph_objects.h"
+#include "bind/named.h"
 #include "bind/views.h"
 #include "layout/convert.h"
 
 namespace calrt::bind {
 namespace {
 
-std::shared_ptr<PyDevice> open_device(const std::string& spec,
-                                      const std::map<std::string, std::string>& options,
-                                      const std::optional<std::string>& layers,
-                                      const std::optional<bool>& exclusive) {
-  const Device::Options pairs(options.begin(), options.end());
-  const OpenSettings settings{layers, exclusive};
+std::shared_ptr<PyDevice> open_device(Arg<"spec", std::string> spec,
+                                      Arg<"options", TextMap> options,
+                                      Arg<"layers", std::optional<std::string>> layers,
+                                      Arg<"exclusive", std::optional<bool>> exclusive) {
+  const Device::Options pairs(options->begin(), options->end());
+  const OpenSettings settings{*layers, *exclusive};
   return std::make_shared<PyDevice>(PyDevice{
-      unwrap(without_gil([&] { return Device::open(spec, pairs, settings); }), {spec, 0})});
+      unwrap(without_gil([&] { return Device::open(*spec, pairs, settings); }), {*spec, 0})});
 }
 
 // Calls the user's progress on the loading thread; what it raises cancels the load and is kept.
@@ -45,16 +45,18 @@ struct Progress {
   }
 };
 
-LoadRequest load_request(const py::object& lanes, const py::object& cells,
-                         const py::object& profiles, const py::object& chunks,
-                         const std::string& compute, const std::string& kv_dtype,
-                         const std::string& logits_dtype, const std::string& parallel,
-                         const std::string& placement) {
+using Counts = std::vector<uint32_t>;
+using MaybeCount = std::optional<uint32_t>;
+
+LoadRequest load_request(const MaybeCount& lanes, const MaybeCount& cells, const Counts& profiles,
+                         const Counts& chunks, const std::string& compute,
+                         const std::string& kv_dtype, const std::string& logits_dtype,
+                         const std::string& parallel, const std::string& placement) {
   LoadRequest request;
-  request.lanes = optional_count("lanes", lanes);
-  request.cells = optional_count("cells", cells);
-  request.profiles = uint_list("profiles", profiles);
-  request.chunks = uint_list("chunks", chunks);
+  request.lanes = lanes;
+  request.cells = cells;
+  request.profiles = profiles;
+  request.chunks = chunks;
   request.compute = compute;
   request.kv_dtype = kv_dtype;
   request.logits_dtype = logits_dtype;
@@ -63,34 +65,39 @@ LoadRequest load_request(const py::object& lanes, const py::object& cells,
   return request;
 }
 
-std::shared_ptr<PyModel> load(const PyDevice& self, const PyPackage& package,
-                              const py::object& lanes, const py::object& cells,
-                              const py::object& profiles, const py::object& chunks,
-                              const std::string& compute, const std::string& kv_dtype,
-                              const std::string& logits_dtype, const std::string& parallel,
-                              const std::string& placement, const py::object& progress) {
+std::shared_ptr<PyModel> load(const PyDevice& self, Arg<"package", Ref<PyPackage>> package,
+                              Arg<"lanes", MaybeCount> lanes, Arg<"cells", MaybeCount> cells,
+                              Arg<"profiles", Counts> profiles, Arg<"chunks", Counts> chunks,
+                              Arg<"compute", std::string> compute,
+                              Arg<"kv_dtype", std::string> kv_dtype,
+                              Arg<"logits_dtype", std::string> logits_dtype,
+                              Arg<"parallel", std::string> parallel,
+                              Arg<"placement", std::string> placement, const py::object& progress) {
+  if (!progress.is_none() && PyCallable_Check(progress.ptr()) == 0)
+    refuse_type("progress", progress, ": a callable or None is due");
   LoadRequest request = load_request(lanes, cells, profiles, chunks, compute, kv_dtype,
                                      logits_dtype, parallel, placement);
   Progress reporter{progress, nullptr};
   request.progress = [&reporter](uint64_t done, uint64_t total) { return reporter(done, total); };
   auto loaded = without_gil([&]() -> Result<std::shared_ptr<engine::GraphRunner>> {
     CALRT_TRY_ASSIGN(std::shared_ptr<Model> model,
-                     Model::load(self.device, package.package, request));
+                     Model::load(self.device, (*package)->package, request));
     return engine::GraphRunner::make(std::move(model));
   });
   if (reporter.raised) std::rethrow_exception(reporter.raised);
   return std::make_shared<PyModel>(PyModel{unwrap(std::move(loaded), self.context())});
 }
 
-py::dict footprint(const PyDevice& self, const PyPackage& package, const py::object& lanes,
-                   const py::object& cells, const py::object& profiles, const py::object& chunks,
-                   const std::string& compute, const std::string& kv_dtype,
-                   const std::string& logits_dtype, const std::string& parallel,
-                   const std::string& placement) {
+py::dict footprint(const PyDevice& self, Arg<"package", Ref<PyPackage>> package,
+                   Arg<"lanes", MaybeCount> lanes, Arg<"cells", MaybeCount> cells,
+                   Arg<"profiles", Counts> profiles, Arg<"chunks", Counts> chunks,
+                   Arg<"compute", std::string> compute, Arg<"kv_dtype", std::string> kv_dtype,
+                   Arg<"logits_dtype", std::string> logits_dtype,
+                   Arg<"parallel", std::string> parallel, Arg<"placement", std::string> placement) {
   const LoadRequest request = load_request(lanes, cells, profiles, chunks, compute, kv_dtype,
                                            logits_dtype, parallel, placement);
   const cald_footprint need =
-      unwrap(without_gil([&] { return self.device->footprint(*package.package, request); }),
+      unwrap(without_gil([&] { return self.device->footprint(*(*package)->package, request); }),
              self.context());
   py::dict out;
   out["host_bytes"] = need.host_bytes;
@@ -128,7 +135,8 @@ void bind_device(py::module_& m) {
           "True once close() was called.")
       .def(
           "alloc",
-          [](const PyDevice& self, uint64_t nbytes, const std::string& domain, uint64_t align) {
+          [](const PyDevice& self, Arg<"nbytes", uint64_t> nbytes,
+             Arg<"domain", std::string> domain, Arg<"align", uint64_t> align) {
             const uint32_t bit = domain_from_name(domain);
             return std::make_shared<PyBuffer>(
                 PyBuffer{unwrap(without_gil([&] { return self.device->alloc(nbytes, bit, align); }),
@@ -138,8 +146,8 @@ void bind_device(py::module_& m) {
           "A buffer of at least `nbytes` in a memory domain, aligned to `align` (a power of two).")
       .def(
           "pool",
-          [](const PyDevice& self, uint64_t nbytes, uint32_t count, const std::string& domain,
-             uint64_t align) {
+          [](const PyDevice& self, Arg<"nbytes", uint64_t> nbytes, Arg<"count", uint32_t> count,
+             Arg<"domain", std::string> domain, Arg<"align", uint64_t> align) {
             const uint32_t bit = domain_from_name(domain);
             return std::make_shared<PyBufferPool>(PyBufferPool{unwrap(
                 without_gil([&] { return self.device->make_pool(nbytes, count, bit, align); }),
@@ -163,8 +171,8 @@ void bind_device(py::module_& m) {
            "host_bytes and device_bytes that such a load would take. Loads nothing.")
       .def(
           "close",
-          [](const PyDevice& self, bool force) {
-            if (!force && !self.device->closed()) refuse_views("device", self.device->exports());
+          [](const PyDevice& self, Arg<"force", bool> force) {
+            if (!*force && !self.device->closed()) refuse_views("device", self.device->exports());
             without_gil([&] { self.device->close(); });
           },
           py::arg("force") = false,

@@ -4,8 +4,9 @@
 
 #include <cmath>
 
-#include "bind/arguments.h"
+#include "bind/named.h"
 #include "bind/objects.h"
+#include "calrt/job.h"
 
 namespace calrt::bind {
 namespace {
@@ -82,6 +83,8 @@ py::dict device_counters(const PyDevice& self) {
   for (const auto& [name, value] :
        unwrap(without_gil([&] { return self.device->counters(); }), self.context()))
     out[py::str(name)] = value;
+  out["calrt.stray_completions"] = stray_completions();
+  out["calrt.late_completions"] = late_completions();
   return out;
 }
 
@@ -113,7 +116,7 @@ py::dict device_topology(const PyDevice& self) {
   return out;
 }
 
-py::dict buffer_rules(const PyDevice& self, const std::string& domain) {
+py::dict buffer_rules(const PyDevice& self, Arg<"domain", std::string> domain) {
   const uint32_t bit = domain_from_name(domain);
   const BufferRules rules =
       unwrap(without_gil([&] { return self.device->buffer_rules(bit); }), self.context());
@@ -146,7 +149,9 @@ void bind_device_queries(py::classh<PyDevice>& device) {
       .def("health", &device_health,
            "state (ok, degraded, failed), temperature_c, power_w, clock_mhz (None where unknown).")
       .def("caps", &device_caps, "Capabilities: name, level (0-4), value, source.")
-      .def("counters", &device_counters, "The driver's counters by name.")
+      .def("counters", &device_counters,
+           "The driver's counters by name, those of layers, and calrt's own of the whole process: "
+           "'calrt.stray_completions' and 'calrt.late_completions'.")
       .def("topology", &device_topology,
            "chips [(index, name, memory_bytes)], links [(from, to, bytes_per_s, latency_ns)] with "
            "None for the host, sessions [(chip, ...)], modes, placements. UnsupportedError where "
@@ -155,7 +160,7 @@ void bind_device_queries(py::classh<PyDevice>& device) {
            "align, padding, max_bytes (0 = not stated) of buffers in one domain.")
       .def(
           "trace_start",
-          [](const PyDevice& self, uint32_t capacity) {
+          [](const PyDevice& self, Arg<"capacity", uint32_t> capacity) {
             unwrap(without_gil([&] { return self.device->trace_start(capacity); }), self.context());
           },
           py::arg("capacity"), "Begins the device's own trace anew, keeping `capacity` events.")

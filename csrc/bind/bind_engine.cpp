@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "bind/arguments.h"
+#include "bind/named.h"
 #include "bind/objects.h"
 #include "engine/runner.h"
 #include "layout/layout.h"
@@ -21,8 +21,9 @@ struct PySampler {
   std::vector<float> row;  // for layouts that are not dense
 };
 
-int32_t sample(PySampler& self, const PyTensor& logits, int64_t row) {
-  PyTensor tensor = logits;
+int32_t sample(PySampler& self, Arg<"logits", Ref<PyTensor>> logits, Arg<"row", int64_t> at) {
+  PyTensor tensor = **logits;
+  const int64_t row = at;
   if (tensor.shape.size() == 2) {
     const auto rows = static_cast<int64_t>(tensor.shape[0]);
     if (row < 0 || row >= rows)
@@ -73,13 +74,17 @@ void close_runners() {
   open_runners().clear();
 }
 
-std::shared_ptr<PyRunner> make_runner(const PyModel& model, uint32_t max_events,
-                                      uint32_t prefill_chunk, uint32_t decode_ticks_per_chunk,
-                                      double job_timeout) {
+std::shared_ptr<PyRunner> make_runner(Arg<"model", Ref<PyModel>> of,
+                                      Arg<"max_events", uint32_t> max_events,
+                                      Arg<"prefill_chunk", uint32_t> prefill_chunk,
+                                      Arg<"decode_ticks_per_chunk", uint32_t> ticks,
+                                      Arg<"job_timeout", double> timeout) {
+  const PyModel& model = **of;
+  const double job_timeout = timeout;
   engine::RunnerOptions options;
   options.max_events = max_events;
   options.prefill_chunk = prefill_chunk;
-  options.decode_ticks_per_chunk = decode_ticks_per_chunk;
+  options.decode_ticks_per_chunk = ticks;
   if (!(job_timeout > 0) || job_timeout > 86400)
     raise(fail(Status::OUT_OF_RANGE, "job_timeout=%g: 0 < seconds <= 86400 is due", job_timeout));
   options.job_timeout_ns = static_cast<uint64_t>(job_timeout * 1e9);
@@ -95,22 +100,27 @@ std::shared_ptr<PyRunner> make_runner(const PyModel& model, uint32_t max_events,
   return std::make_shared<PyRunner>(PyRunner{std::move(runner), model.runner});
 }
 
-void start(const PyRunner& self, uint64_t request, const PyLane& lane, const py::object& tokens,
-           uint32_t position, const py::object& history, const py::object& stop_tokens,
-           uint32_t max_tokens, const std::optional<uint64_t>& deadline_ns,
-           const py::dict& sampling) {
+using Tokens = std::vector<int32_t>;
+
+void start(const PyRunner& self, Arg<"request", uint64_t> request, Arg<"lane", Ref<PyLane>> leased,
+           Arg<"tokens", Tokens> tokens, Arg<"position", uint32_t> position,
+           Arg<"history", Tokens> history, Arg<"stop_tokens", Tokens> stop_tokens,
+           Arg<"max_tokens", uint32_t> max_tokens,
+           Arg<"deadline_ns", std::optional<uint64_t>> deadline_ns,
+           Arg<"sampling", SamplingParams> sampling) {
+  const PyLane& lane = **leased;
   if (lane.lease->queue() != self.model->queue())
     raise(fail(Status::INVALID_HANDLE, "lane %u belongs to another model", lane.lease->lane()));
   engine::Start start;
   start.request = request;
   start.lane = unwrap(lane.lease->ref());
   start.position = position;
-  start.tokens = int_list("tokens", tokens);
-  start.history = int_list("history", history);
-  start.stop_tokens = int_list("stop_tokens", stop_tokens);
+  start.tokens = *tokens;
+  start.history = *history;
+  start.stop_tokens = *stop_tokens;
   start.max_tokens = max_tokens;
-  start.deadline_ns = deadline_ns.value_or(UINT64_MAX);
-  start.sampling = sampling_params(sampling);
+  start.deadline_ns = deadline_ns->value_or(UINT64_MAX);
+  start.sampling = *sampling;
   // start() never waits, so the GIL stays: nobody can release the lane in between.
   unwrap(self.runner->start(std::move(start)));
   unwrap(lane.lease->hand_over());
@@ -160,12 +170,14 @@ void bind_sampler(py::module_& m) {
       m, "Sampler", py::is_final(), plain_type(),
       "The sampler chain of one request: penalties, top-k, top-p, min-p, temperature, draw. "
       "What it draws depends on its seed, its tokens and the logits alone.")
-      .def(py::init([](uint32_t vocab, uint32_t tokens, const py::dict& params) {
+      .def(py::init([](Arg<"vocab", uint32_t> columns, Arg<"tokens", uint32_t> known,
+                       Arg<"params", SamplingParams> params) {
+             const uint32_t vocab = columns, tokens = known;
              if (tokens == 0 || tokens > vocab)
                raise(fail(Status::OUT_OF_RANGE,
                           "tokens=%u is outside 1..%u (the columns of logits)", tokens, vocab));
-             return std::make_shared<PySampler>(PySampler{
-                 unwrap(Sampler::make(sampling_params(params), vocab)), vocab, tokens, {}});
+             return std::make_shared<PySampler>(
+                 PySampler{unwrap(Sampler::make(*params, vocab)), vocab, tokens, {}});
            }),
            py::arg("vocab"), py::arg("tokens"), py::arg("params"),
            "vocab: columns of the logits; tokens: those that have a token, the rest is never "
@@ -173,7 +185,13 @@ void bind_sampler(py::module_& m) {
            "temperature, top_k, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty, "
            "repeat_last_n, seed, n_probs, logit_bias; temperature 0 is greedy.")
       .def(
-          "accept", [](PySampler& self, int32_t token) { self.sampler.accept(token); },
+          "accept",
+          [](PySampler& self, Arg<"token", int32_t> token) {
+            if (*token < 0 || static_cast<uint32_t>(*token) >= self.vocab)
+              raise(
+                  fail(Status::OUT_OF_RANGE, "token=%d is outside 0..%u", *token, self.vocab - 1));
+            self.sampler.accept(token);
+          },
           py::arg("token"), "Tells the penalties of a token that is in the context.")
       .def(
           "sample", &sample, py::arg("logits"), py::arg("row") = 0,
@@ -213,7 +231,10 @@ void bind_engine(py::module_& m) {
            "waits; on an "
            "error the lane stays the caller's.")
       .def(
-          "cancel", [](const PyRunner& self, uint64_t request) { self.runner->cancel(request); },
+          "cancel",
+          [](const PyRunner& self, Arg<"request", uint64_t> request) {
+            self.runner->cancel(request);
+          },
           py::arg("request"),
           "The request ends with Finish 4 at the next step; unknown ones are ignored.")
       .def(
@@ -230,7 +251,7 @@ void bind_engine(py::module_& m) {
       .def("statistics", &statistics, "Counts and times (ns) since the runner was made.")
       .def(
           "close",
-          [](const PyRunner& self, double timeout) {
+          [](const PyRunner& self, Arg<"timeout", double> timeout) {
             const uint64_t until = deadline_in("timeout", timeout);
             unwrap(without_gil([&] { return self.runner->close(until); }));
           },

@@ -2,9 +2,9 @@
 // Graph and its contexts: submitting single runs.
 #include <pybind11/stl.h>
 
-#include "bind/arguments.h"
 #include "bind/fast_call.h"
 #include "bind/graph_objects.h"
+#include "bind/named.h"
 #include "bind/views.h"
 #include "layout/roles.h"
 
@@ -55,6 +55,12 @@ py::object wrap(std::shared_ptr<engine::LaneJob> job) {
   return py::cast(std::make_unique<PyJob>(PyJob{std::move(job)}));
 }
 
+// Of a prefill's chunk; a decode has none, which the call's own check says.
+std::optional<uint32_t> valid_count(const cald_graph& graph, const py::handle& n_valid) {
+  return optional_count("n_valid", n_valid, graph.chunk > 0 ? 1 : 0,
+                        graph.chunk > 0 ? graph.chunk : UINT32_MAX);
+}
+
 uint64_t job_deadline(const py::handle& seconds) {
   return deadline_in("deadline", optional_seconds("deadline", seconds).value_or(kHardTimeoutS));
 }
@@ -73,7 +79,7 @@ py::object submit(py::handle object, const Given& given) {
   call.tokens = token_ids.values();
   call.positions = cells.values();
   call.lanes = refs;
-  call.n_valid = optional_count("n_valid", n_valid);
+  call.n_valid = valid_count(self.graph(), n_valid);
   if (rows) call.logit_rows = rows->values();
   call.deadline_ns = job_deadline(deadline);
   return wrap(
@@ -96,7 +102,8 @@ py::object submit_slot(py::handle object, const Given& given) {
   Leases leases;
   const std::vector<kv::LaneRef> refs =
       lanes.is_none() ? refs_of(self.lanes) : lane_refs(*self.runner, lanes, &leases);
-  const std::optional<uint32_t> count = optional_count("n_valid", n_valid);
+  const std::optional<uint32_t> count =
+      valid_count(self.runner->model()->graph(self.set->graph()), n_valid);
   const uint64_t until = job_deadline(deadline);
   std::shared_ptr<engine::LaneJob> last = std::move(self.job);  // another thread may submit too
   auto job = unwrap(without_gil([&, before = std::move(last)]() mutable {
@@ -109,10 +116,16 @@ py::object submit_slot(py::handle object, const Given& given) {
   return wrap(std::move(job));
 }
 
-void bind_slot(const PySlot& self, const std::string& role, const PyBuffer& buffer) {
+void bind_slot(const PySlot& self, Arg<"role", std::string> name,
+               Arg<"buffer", Ref<PyBuffer>> buffer) {
   check_slot(self);
-  unwrap(self.set->rebind(role_from_name(role), buffer.open()),
-         ErrorContext(*self.runner->model()));
+  const int32_t role = role_from_name(*name);
+  if (role == 0)
+    raise(fail(Status::INVALID_ARGUMENT,
+               "role='%s' is the name of no role: see graph.inputs and "
+               "graph.outputs",
+               name->c_str()));
+  unwrap(self.set->rebind(role, (*buffer)->open()), ErrorContext(*self.runner->model()));
 }
 
 py::dict slot_tensors(const PySlot& self, bool inputs) {
@@ -127,9 +140,9 @@ py::dict slot_tensors(const PySlot& self, bool inputs) {
   return tensors;
 }
 
-std::shared_ptr<PyContext> make_context(const PyGraph& self, const py::handle& count,
+std::shared_ptr<PyContext> make_context(const PyGraph& self, Arg<"slots", uint32_t> count,
                                         const py::handle& lanes) {
-  const uint32_t slots = optional_count("slots", count).value_or(1);
+  const uint32_t slots = count;
   if (slots == 0 || slots > kMostSlots)
     raise(fail(Status::OUT_OF_RANGE, "slots=%u is outside 1..%u", slots, kMostSlots));
   Leases leases;
@@ -157,8 +170,8 @@ py::dict describe(const cald_io* const* ios, uint32_t n) {
   return all;
 }
 
-void close_context(PyContext& self, bool force) {
-  if (!force) {
+void close_context(PyContext& self, Arg<"force", bool> force) {
+  if (!*force) {
     ExportCensus census;
     for (const auto& slot : self.slots) slot->set->count_exports(&census);
     refuse_views("graph context", census);
@@ -217,7 +230,8 @@ void bind_contexts(py::module_& m) {
       .def("__len__", [](const PyContext& self) { return self.slots.size(); })
       .def(
           "__getitem__",
-          [](const PyContext& self, int64_t slot) {
+          [](const PyContext& self, Arg<"slot", int64_t> which) {
+            const int64_t slot = which;
             if (slot < 0 || slot >= static_cast<int64_t>(self.slots.size()))
               throw py::index_error("slot " + std::to_string(slot) + " of " +
                                     std::to_string(self.slots.size()));
@@ -228,7 +242,7 @@ void bind_contexts(py::module_& m) {
       .def(
           "__exit__",
           [](PyContext& self, const py::object&, const py::object&, const py::object&) {
-            close_context(self, true);
+            close_context(self, Arg<"force", bool>(true));
           },
           py::arg("kind"), py::arg("value"), py::arg("tb"))
       .def("close", &close_context, py::arg("force") = false,

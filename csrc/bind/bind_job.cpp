@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "bind/arguments.h"
 #include "bind/fast_call.h"
 #include "bind/graph_objects.h"
+#include "bind/named.h"
 #include "engine/completion_fd.h"
 #include "engine/graph_call.h"
 #include "layout/roles.h"
@@ -148,10 +148,11 @@ py::object resolve(py::handle object, const Given& given) {
   static const Parameters parameters("resolve", std::array{"waiting"}, 1, 1);
   const auto [waiting] = parameters.read<1>(given);
   auto* self = held<engine::CompletionFd>(object);
-  if (self == nullptr || !PyDict_Check(waiting.ptr())) {
-    PyErr_SetString(PyExc_TypeError, "resolve() takes a dict: the futures by tag");
+  if (self == nullptr) {
+    PyErr_SetString(PyExc_TypeError, "resolve() is a method of Completions");
     throw py::error_already_set();
   }
+  if (!PyDict_Check(waiting.ptr())) refuse_type("waiting", waiting, ": a dict is due");
   std::optional<py::error_already_set> failed;  // the others get their results all the same
   for (const uint64_t number : self->drain()) {
     const py::int_ tag(number);
@@ -181,13 +182,12 @@ void bind_completions(py::module_& m) {
            "The tag of each watched job that ended since the last call, oldest first.")
       .def(
           "watch",
-          [](const std::shared_ptr<CompletionFd>& self, const PyJob& job, uint64_t tag) {
-            job.job->notify(self, tag);
-          },
+          [](const std::shared_ptr<CompletionFd>& self, Arg<"job", Ref<PyJob>> job,
+             Arg<"tag", uint64_t> tag) { (*job)->job->notify(self, tag); },
           py::arg("job"), py::arg("tag"), "Posts `tag` here when the job ends, at once if it has.")
       .def(
           "post",
-          [](CompletionFd& self, uint64_t tag) {
+          [](CompletionFd& self, Arg<"tag", uint64_t> tag) {
             self.expect();
             self.post(tag);
           },
@@ -243,7 +243,10 @@ void bind_job(py::module_& m) {
           "already.\n\nOn a thread of calrt's own, one for all callbacks; with `loop`, an asyncio "
           "event loop, on that loop. An exception of fn goes to the logger 'calrt.callbacks' (to "
           "the loop's exception handler with `loop`). fn may use any job, wait for others too; "
-          "while it runs, other callbacks wait. What has not been called when Python ends is not "
+          "while it runs, other callbacks wait. Until it was called a callback holds the job and "
+          "its "
+          "outputs; 128 may wait (on each loop, and on the thread), one more is a CapacityError. "
+          "What has not been called when Python ends is not "
           "called.")
       .def("__repr__", &describe_job);
   add_getter<&has_ended>(job, "done", "True once the job has ended, in whatever state.");

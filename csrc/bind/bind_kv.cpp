@@ -2,8 +2,8 @@
 // Kv and Lane: reservations of a model's lanes.
 #include <pybind11/stl.h>
 
-#include "bind/arguments.h"
 #include "bind/kv_objects.h"
+#include "bind/named.h"
 
 namespace calrt::bind {
 namespace {
@@ -26,9 +26,9 @@ std::shared_ptr<PyLane> commit(const PyKv& self, Result<kv::Reservation> reserva
       PyLane{std::make_shared<engine::LaneLease>(self.runner->queue(), ref)});
 }
 
-std::shared_ptr<PyLane> reserve(const PyKv& self, uint32_t tokens,
-                                const std::optional<double>& timeout) {
-  const uint64_t until = deadline_in("timeout", timeout.value_or(kReserveS));
+std::shared_ptr<PyLane> reserve(const PyKv& self, Arg<"tokens", uint32_t> tokens,
+                                Arg<"timeout", std::optional<double>> timeout) {
+  const uint64_t until = deadline_in("timeout", timeout->value_or(kReserveS));
   unwrap(self.runner->model()->check_open(), self.context());
   Model& model = *self.runner->model();
   return commit(self, without_gil([&]() -> Result<kv::Reservation> {
@@ -40,10 +40,12 @@ std::shared_ptr<PyLane> reserve(const PyKv& self, uint32_t tokens,
                 }));
 }
 
-std::shared_ptr<PyLane> try_reserve(const PyKv& self, uint32_t tokens,
-                                    const std::optional<uint32_t>& prefer, bool only) {
+std::shared_ptr<PyLane> try_reserve(const PyKv& self, Arg<"tokens", uint32_t> tokens,
+                                    Arg<"prefer", std::optional<uint32_t>> preferred,
+                                    Arg<"only", bool> only) {
+  const std::optional<uint32_t>& prefer = preferred;
   unwrap(self.runner->model()->check_open(), self.context());
-  if (only && !prefer) raise(fail(Status::INVALID_ARGUMENT, "only=True needs prefer=LANE"));
+  if (*only && !prefer) raise(fail(Status::INVALID_ARGUMENT, "only=True needs prefer=LANE"));
   if (prefer && *prefer >= self.table().lanes())
     raise(fail(Status::OUT_OF_RANGE, "prefer=%u is outside 0..%u (the lanes)", *prefer,
                self.table().lanes() - 1));
@@ -73,7 +75,7 @@ void bind_kv(py::module_& m) {
           "Cells (token positions) per lane.")
       .def(
           "can_allocate",
-          [](const PyKv& self, uint32_t tokens) {
+          [](const PyKv& self, Arg<"tokens", uint32_t> tokens) {
             const kv::Capacity capacity = unwrap(self.table().can_allocate(tokens), self.context());
             py::dict out;
             out["now"] = capacity.now;
@@ -102,7 +104,8 @@ void bind_kv(py::module_& m) {
           "Lanes nobody owns.")
       .def(
           "snapshot",
-          [](const PyKv& self, uint32_t lane) {
+          [](const PyKv& self, Arg<"lane", uint32_t> of) {
+            const uint32_t lane = of;
             if (lane >= self.table().lanes())
               raise(fail(Status::OUT_OF_RANGE, "lane=%u is outside 0..%u", lane,
                          self.table().lanes() - 1));
@@ -111,7 +114,7 @@ void bind_kv(py::module_& m) {
           py::arg("lane"), "state, length, reserved (cells), job_seq (0 = no job) of one lane.")
       .def(
           "scrub",
-          [](const PyKv& self, uint64_t job_seq) {
+          [](const PyKv& self, Arg<"job_seq", uint64_t> job_seq) {
             self.runner->sweep();
             const std::vector<uint32_t> lanes = self.table().scrub(job_seq);
             self.runner->queue()->lane_freed();
@@ -143,7 +146,9 @@ void bind_kv(py::module_& m) {
           "Cells promised to this lease.")
       .def(
           "truncate",
-          [](const PyLane& self, uint32_t length) { unwrap(self.lease->truncate(length)); },
+          [](const PyLane& self, Arg<"length", uint32_t> length) {
+            unwrap(self.lease->truncate(length));
+          },
           py::arg("length"),
           "Forgets the cells from `length` on; StateError while a job runs on the lane.")
       .def(

@@ -2,9 +2,9 @@
 // Model: a loaded generation of a package.
 #include <pybind11/stl.h>
 
-#include "bind/arguments.h"
 #include "bind/graph_objects.h"
 #include "bind/kv_objects.h"
+#include "bind/named.h"
 #include "bind/views.h"
 #include "layout/layout.h"
 
@@ -105,8 +105,8 @@ void bind_model(py::module_& m) {
           "The model's KV lanes.")
       .def(
           "close",
-          [](const PyModel& self, bool force) {
-            if (!force && !self.model()->closed())
+          [](const PyModel& self, Arg<"force", bool> force) {
+            if (!*force && !self.model()->closed())
               refuse_views("model", self.model()->device()->exports(self.model()->generation()));
             const uint64_t until = now_ns() + kDrainNs;
             unwrap(without_gil([&] { return self.runner->close(until); }), self.context());

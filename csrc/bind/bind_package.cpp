@@ -4,17 +4,19 @@
 
 #include "bind/errors.h"
 #include "bind/module.h"
+#include "bind/named.h"
 #include "bind/objects.h"
 
 namespace calrt::bind {
 namespace {
 
-std::shared_ptr<PyPackage> open_package(const std::string& directory) {
-  auto package = without_gil([&] { return Package::open(directory); });
+std::shared_ptr<PyPackage> open_package(Arg<"directory", std::string> directory) {
+  auto package = without_gil([&] { return Package::open(*directory); });
   return std::make_shared<PyPackage>(PyPackage{std::move(package)});
 }
 
-py::bytes read_artifact(const PyPackage& self, const std::string& artifact, uint64_t limit) {
+py::bytes read_artifact(const PyPackage& self, Arg<"artifact", std::string> artifact,
+                        Arg<"limit", uint64_t> limit) {
   return py::bytes(unwrap(without_gil([&] { return self.package->read(artifact, limit); })));
 }
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "base/copied_bytes.h"
-#include "bind/arguments.h"
 #include "bind/fast_call.h"
+#include "bind/named.h"
 #include "bind/objects.h"
 #include "bind/views.h"
 #include "layout/layout.h"
@@ -86,7 +86,8 @@ py::object raw_view(const PyTensor& tensor) {
   return numpy_array(memory);
 }
 
-py::array_t<float> to_f32(const PyTensor& tensor, const std::optional<py::array>& out) {
+py::array_t<float> to_f32(const PyTensor& tensor, Arg<"out", std::optional<py::array>> given) {
+  const std::optional<py::array>& out = given;
   std::vector<py::ssize_t> shape(tensor.shape.begin(), tensor.shape.end());
   py::array result;
   if (out) {
@@ -200,21 +201,23 @@ void bind_tensor(py::module_& m) {
            "The physical axes as a read-only numpy array without a copy, padding included; uint8 "
            "where "
            "the layout is not known.")
-      .def("to_f32", &to_f32, py::arg("out").none(true) = py::none(),
+      .def("to_f32", &to_f32, py::arg("out") = py::none(),
            "The values as float32, row-major, copied into `out` (float32, same shape, "
            "C-contiguous, writable) or a new array of the caller's. From bf16 that is exact.\n\n"
            "InvalidArgumentError naming what is wrong with `out`; UnsupportedError where the "
            "layout is not known or the host cannot address the memory.")
       .def(
           "row",
-          [](const PyTensor& self, int64_t index) {
+          [](const PyTensor& self, Arg<"index", int64_t> which) {
+            const int64_t index = which;
             if (self.shape.empty())
               raise(fail(Status::SHAPE_MISMATCH, "a tensor without dimensions has no rows"));
             const auto rows = static_cast<int64_t>(self.shape[0]);
             const int64_t at = index < 0 ? index + rows : index;
             if (at < 0 || at >= rows)
-              raise(fail(Status::OUT_OF_RANGE, "row %lld is outside 0..%lld",
-                         static_cast<long long>(index), static_cast<long long>(rows - 1)));
+              raise(fail(Status::OUT_OF_RANGE, "index=%lld is outside %lld..%lld",
+                         static_cast<long long>(index), static_cast<long long>(-rows),
+                         static_cast<long long>(rows - 1)));
             if (self.layout.undetermined)
               raise(fail(Status::UNSUPPORTED, "the layout of this tensor is not known"));
             return self.row(static_cast<uint64_t>(at));
@@ -226,8 +229,9 @@ void bind_tensor(py::module_& m) {
           "not known.")
       .def(
           "__dlpack__",
-          [](const PyTensor& self, const py::object& stream, const DlVersion& max_version,
-             const DlVersion& dl_device, std::optional<bool> copy) {
+          [](const PyTensor& self, const py::object& stream,
+             Arg<"max_version", DlVersion> max_version, Arg<"dl_device", DlVersion> dl_device,
+             Arg<"copy", std::optional<bool>> copy) {
             return dlpack_capsule(exported(self), stream, max_version, dl_device, copy);
           },
           py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),

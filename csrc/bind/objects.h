@@ -83,7 +83,6 @@ PyTensor tensor_of(const std::shared_ptr<BindingSet>& set, const cald_io& io, ui
 
 // The bit of a domain's name, or InvalidArgumentError with the names there are.
 uint32_t domain_from_name(const std::string& name);
-const char* domain_name(uint32_t domain);  // "host"
 
 // Adds to the class Device what only asks.
 void bind_device_queries(py::classh<PyDevice>& device);

@@ -38,8 +38,9 @@ Result<std::unique_ptr<BindingSet>> Model::make_bindings(uint32_t index) {
   const auto add = [&](const cald_io* io, bool by_rows) -> Result<void> {
     const uint32_t domain = pick_domain(io->domains);
     if (domain == 0)
-      return fail(Status::UNSUPPORTED, "graph %s, role %d: domains %#x hold none that calrt knows",
-                  of.name, io->role, io->domains);
+      return fail(Status::UNSUPPORTED,
+                  "graph %s, %s: the domains are %s, of which calrt knows none", of.name,
+                  role_name(io->role), domains_text(io->domains).c_str());
     const uint64_t align = std::max<uint64_t>(io->align, 64);
     CALRT_TRY_ASSIGN(auto buffer, device_->alloc(io->layout.bytes, domain, align,
                                                  {role_name(io->role), generation_}));
@@ -92,12 +93,13 @@ Result<void> BindingSet::rebind(int32_t role, std::shared_ptr<Buffer> buffer) {
                 role_name(role));
   if ((io->domains & buffer->domain()) == 0 || buffer->align() < io->align ||
       buffer->bytes() < place->bytes)
-    return fail(Status::INVALID_ARGUMENT,
-                "bind %s: the buffer has %llu bytes at %llu in domain %#x; %llu at %llu in one of "
-                "%#x are due",
-                role_name(role), (unsigned long long)buffer->bytes(),
-                (unsigned long long)buffer->align(), buffer->domain(),
-                (unsigned long long)place->bytes, (unsigned long long)io->align, io->domains);
+    return fail(
+        Status::INVALID_ARGUMENT,
+        "bind %s: the buffer has %llu bytes aligned to %llu in domain %s; %llu aligned to %llu in "
+        "domain %s are due",
+        role_name(role), (unsigned long long)buffer->bytes(), (unsigned long long)buffer->align(),
+        domains_text(buffer->domain()).c_str(), (unsigned long long)place->bytes,
+        (unsigned long long)io->align, domains_text(io->domains).c_str());
   known_.reset();
   buffer->note_use(use_);
   place->buffer = std::move(buffer);

@@ -98,11 +98,13 @@ class BoundedPool : public std::enable_shared_from_this<BoundedPool<T>> {
   }
 
   // Ends all waits, frees what nobody holds; what is lent is freed when it comes back. Idempotent.
-  void close() {
+  // `why` is the answer from now on, in place of the settings'.
+  void close(const Error* why = nullptr) {
     std::list<T*> doomed;
     Make make;  // it may own the last of what it makes from
     {
       const std::scoped_lock lock(mutex_);
+      if (!closed_ && why != nullptr) answer_ = *why;
       closed_ = true;
       doomed.swap(idle_);
       make.swap(make_);
@@ -119,7 +121,7 @@ class BoundedPool : public std::enable_shared_from_this<BoundedPool<T>> {
   using Place = typename std::list<T*>::iterator;
 
   BoundedPool(Settings settings, Make make)
-      : settings_(std::move(settings)), make_(std::move(make)) {}
+      : settings_(std::move(settings)), answer_(settings_.closed), make_(std::move(make)) {}
 
   void enter(Turn& turn) {
     const std::scoped_lock lock(mutex_);
@@ -161,13 +163,13 @@ class BoundedPool : public std::enable_shared_from_this<BoundedPool<T>> {
         turn.changed_.wait_until(lock, Clock::time_point(std::chrono::nanoseconds(ns)),
                                  [&] { return turn.is_ != Turn::Is::WAITING; });
       }
-      if (turn.is_ == Turn::Is::CLOSED) return settings_.closed;
+      if (turn.is_ == Turn::Is::CLOSED) return answer_;
       if (turn.is_ == Turn::Is::REFUSED)
         return fail(Status::QUEUE_FULL, "%u already wait for %s: as many as may",
                     settings_.most_waiting, settings_.things.c_str());
       if (turn.is_ != Turn::Is::GRANTED) return exhausted();
       if (*turn.place_ == nullptr) make = make_;
-      if (*turn.place_ == nullptr && closed_) return settings_.closed;  // leave() gives it back
+      if (*turn.place_ == nullptr && closed_) return answer_;  // leave() gives it back
     }
     if (make) {
       auto made = make();
@@ -228,6 +230,7 @@ class BoundedPool : public std::enable_shared_from_this<BoundedPool<T>> {
 
   const Settings settings_;
   mutable RankedMutex mutex_{LockRank::POOL, "pool"};
+  Error answer_;  // once closed
   Make make_;
   bool closed_ = false;
   std::list<T*> lent_;  // owned by the loans

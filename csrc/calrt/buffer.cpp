@@ -18,6 +18,29 @@ bool is_power_of_two(uint64_t n) { return n != 0 && (n & (n - 1)) == 0; }
 
 }  // namespace
 
+const char* domain_name(uint32_t domain) {
+  switch (domain) {
+    case CALD_DOMAIN_HOST:
+      return "host";
+    case CALD_DOMAIN_HOST_PINNED:
+      return "host_pinned";
+    case CALD_DOMAIN_DEVICE:
+      return "device";
+    case CALD_DOMAIN_SHARED:
+      return "shared";
+    default:
+      return "unknown";
+  }
+}
+
+std::string domains_text(uint32_t domains) {
+  if (domains == 0) return "none";
+  std::string text;
+  for (uint32_t bit = 1; bit != 0; bit <<= 1)
+    if ((domains & bit) != 0) text += (text.empty() ? "" : " or ") + std::string(domain_name(bit));
+  return text;
+}
+
 LoanState loan_state_of(const BindingUse& use) {
   const uint64_t now = use.load(std::memory_order_acquire);
   return now == 0                ? LoanState::LEASED
@@ -27,20 +50,22 @@ LoanState loan_state_of(const BindingUse& use) {
 
 Result<BufferPlan> Device::plan_buffer(uint64_t bytes, uint32_t domain, uint64_t align) {
   if (bytes == 0 || bytes > kMaxBufferBytes)
-    return fail(Status::OUT_OF_RANGE, "alloc: %llu bytes is outside 1 to 2^48", (ull)bytes);
+    return fail(Status::OUT_OF_RANGE, "nbytes=%llu is outside 1..2^48", (ull)bytes);
   if (!is_power_of_two(domain))
-    return fail(Status::INVALID_ARGUMENT, "alloc: domain %#x is not exactly one domain", domain);
+    return fail(Status::INVALID_ARGUMENT, "domain=%s is not exactly one domain",
+                domains_text(domain).c_str());
   if (!is_power_of_two(align))
-    return fail(Status::INVALID_ARGUMENT, "alloc: align %llu is not a power of two", (ull)align);
+    return fail(Status::INVALID_ARGUMENT, "align=%llu is not a power of two", (ull)align);
   CALRT_TRY_ASSIGN(const BufferRules rules, buffer_rules(domain));
   const uint64_t rest = bytes % rules.padding;
   const uint64_t more = rest == 0 ? 0 : rules.padding - rest;
   const uint64_t most = rules.max_bytes == 0 ? kMaxBufferBytes : rules.max_bytes;
   if (more > most || bytes > most - more)
-    return fail(Status::OUT_OF_RANGE,
-                "alloc: %llu bytes, padded to a multiple of %llu, are more than the %llu that one "
-                "buffer of domain %#x may have",
-                (ull)bytes, (ull)rules.padding, (ull)most, domain);
+    return fail(
+        Status::OUT_OF_RANGE,
+        "nbytes=%llu, padded to a multiple of %llu, are more than the %llu that one buffer of "
+        "domain %s may have",
+        (ull)bytes, (ull)rules.padding, (ull)most, domains_text(domain).c_str());
   return BufferPlan{bytes, bytes + more, domain, std::max(align, rules.align)};
 }
 

@@ -38,6 +38,11 @@ using BindingUse = std::atomic<uint64_t>;
 inline constexpr uint64_t kLostUse = uint64_t{1} << 63;
 LoanState loan_state_of(const BindingUse& use);
 
+// "host", "host_pinned", "device", "shared"; "unknown" for what a newer driver may say.
+const char* domain_name(uint32_t domain);
+// Of each bit: "host or device".
+std::string domains_text(uint32_t domains);
+
 // One allocation in one memory domain. Freed with the last owner (a view counts as an owner).
 class Buffer {
  public:

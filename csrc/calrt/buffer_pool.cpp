@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "calrt/buffer_pool.h"
 
+#include <utility>
+#include <vector>
+
 #include "calrt/device.h"
 
 namespace calrt {
@@ -14,7 +17,7 @@ Result<std::shared_ptr<BufferPool>> Device::make_pool(uint64_t bytes, uint32_t c
                                                       uint32_t domain, uint64_t align) {
   CALRT_TRY(check_open());
   if (count == 0 || count > kMostBuffers)
-    return fail(Status::OUT_OF_RANGE, "pool: count %u is outside 1 to %u", count, kMostBuffers);
+    return fail(Status::OUT_OF_RANGE, "count=%u is outside 1..%u", count, kMostBuffers);
   CALRT_TRY_ASSIGN(const BufferPlan plan, plan_buffer(bytes, domain, align));
   std::shared_ptr<BufferPool> pool(new BufferPool);
   pool->plan_ = plan;
@@ -27,7 +30,23 @@ Result<std::shared_ptr<BufferPool>> Device::make_pool(uint64_t bytes, uint32_t c
   pool->pool_ = BoundedPool<Buffer>::make(std::move(settings), [device = pool->device_, plan] {
     return device->make_buffer(plan, {"pool buffer", 0});
   });
+  const std::scoped_lock lock(buffers_mutex_);
+  CALRT_TRY(check_open());  // close() sees the pool from here on
+  std::erase_if(pools_, [](const auto& weak) { return weak.expired(); });
+  pools_.push_back(pool->pool_);
   return pool;
+}
+
+void Device::close() {
+  closed_.store(true);
+  std::vector<std::weak_ptr<BoundedPool<Buffer>>> pools;
+  {
+    const std::scoped_lock lock(buffers_mutex_);
+    pools.swap(pools_);
+  }
+  const Result<void> why = check_open();
+  for (const auto& weak : pools)
+    if (const auto pool = weak.lock()) pool->close(&why.error());
 }
 
 ExportCensus BufferPool::exports() const {

@@ -127,7 +127,8 @@ void open_artifact(const ManifestArtifact& artifact, const At& at, int directory
                                        : "is not a regular file";
   }
   if (!problem.empty()) {
-    out->reject("A05", at, text("%s %s", shown(artifact.path).c_str(), problem.c_str()));
+    const char* code = file.fd < 0 ? open_failure(error, "A05") : "A05";
+    out->reject(code, at, text("%s %s", shown(artifact.path).c_str(), problem.c_str()));
     if (file.fd >= 0) close(file.fd);
     return;
   }

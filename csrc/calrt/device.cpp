@@ -113,8 +113,6 @@ Result<void> Device::check_open() const {
   return fail(Status::INVALID_STATE, "device '%s' is closed: open it again", spec_.c_str());
 }
 
-void Device::close() { closed_.store(true); }
-
 Result<std::shared_ptr<Session>> Device::session(uint32_t index) {
   CALRT_TRY(check_open());
   if (index >= sessions_.size())

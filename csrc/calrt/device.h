@@ -116,7 +116,8 @@ class Device : public std::enable_shared_from_this<Device> {
   std::atomic<std::thread::id> caller_{};  // who holds mutex_
   std::vector<std::unique_ptr<Slot<Session>>> sessions_;
   mutable RankedMutex buffers_mutex_{LockRank::LEAF, "device.buffers"};
-  std::unordered_set<const Buffer*> buffers_;  // all that live
+  std::unordered_set<const Buffer*> buffers_;              // all that live
+  std::vector<std::weak_ptr<BoundedPool<Buffer>>> pools_;  // all that may live; none once closed
 };
 
 template <class Call>

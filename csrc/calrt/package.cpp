@@ -130,12 +130,20 @@ struct PackageBuilder {
                            package->directory_.c_str(), why.c_str()));
       return false;
     };
+    const auto unopened = [&](const char* what, int error) {
+      if (error == ENOENT || error == ENOTDIR || error == ELOOP || error == EXDEV)
+        return absent(error == ENOENT && *what != '\0' ? "" : text(" (%s)", std::strerror(error)));
+      findings.reject(open_failure(error, "A05"), {"", "", "."},
+                      text("%s%s cannot be opened: %s", package->directory_.c_str(), what,
+                           std::strerror(error)));
+      return false;
+    };
     const int directory = open(package->directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (directory < 0) return absent(text(" (%s)", std::strerror(errno)));
+    if (directory < 0) return unopened("", errno);
     package->directory_fd_ = directory;
     int error = 0;
     const int fd = open_beneath(directory, "manifest.json", false, &error);
-    if (fd < 0) return absent(error == ENOENT ? "" : text(" (%s)", std::strerror(error)));
+    if (fd < 0) return unopened("/manifest.json", error);
     struct stat info{};
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
       close(fd);

@@ -113,6 +113,11 @@ int open_beneath(int directory_fd, const std::string& path, bool walk, int* erro
   return walk_beneath(directory_fd, path, error);
 }
 
+const char* open_failure(int error, const char* unreadable) {
+  const bool ran_out = error == EMFILE || error == ENFILE || error == ENOMEM;
+  return ran_out ? "A10" : unreadable;
+}
+
 Result<std::string> read_all(int fd, uint64_t limit) {
   struct stat info{};
   if (fstat(fd, &info) != 0) {

@@ -23,6 +23,10 @@ using PackageFiles = std::map<std::string, PackageFile>;  // by artifact id; who
 // *error. With `walk` it goes component by component, as on kernels without openat2.
 int open_beneath(int directory_fd, const std::string& path, bool walk, int* error);
 
+// The code of an open that failed with this errno: A10 if it is the host that has nothing left,
+// such as descriptors, and `unreadable` if it is the file's fault.
+const char* open_failure(int error, const char* unreadable);
+
 // Reads the whole file from its start; fails when it is longer than `limit` or cannot be read.
 Result<std::string> read_all(int fd, uint64_t limit);
 

@@ -32,6 +32,7 @@ std::string finding_json(const Finding& finding) {
 Status status_of(const std::string& code) {
   if (code == "A01") return Status::PACKAGE_NOT_FOUND;
   if (code == "C06" || code == "F02") return Status::VERSION_MISMATCH;
+  if (code == "A10") return Status::OUT_OF_HOST_MEMORY;  // descriptors, or what the kernel needs
   if (code == "F03") return Status::OUT_OF_DEVICE_MEMORY;
   if (code[0] == 'A' || code[0] == 'B' || (code >= "C01" && code <= "C05")) {
     return Status::PACKAGE_CORRUPT;

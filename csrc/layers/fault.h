@@ -26,8 +26,8 @@
 // What, for a completion:
 //   status=S native=N unmapped message="text" state=done|failed|cancelled|N    told instead
 //   drop           never told
-//   hold           told when job_cancel asks (as CANCELLED; cancel=normal: as it truly ended), or
-//                  when the session closes
+//   hold           told when job_cancel asks (as CANCELLED; cancel=normal: as it truly ended).
+//                  A session that is closed tells it, too, but calrt closes none with such a job
 //   swap           told after the next completion of its session
 //   delay_ms=N     told that much later, on a thread of the layer
 //   thread         told on a thread of the layer

@@ -165,7 +165,8 @@ Result<std::unique_ptr<LayeredTable>> LayeredTable::make(
   if (!stack->build())
     return fail(Status::BUFFER_POOL_EXHAUSTED,
                 "layers: no room for %zu more around driver %s: a process has room for %d layers "
-                "over all its open drivers",
+                "over all its open drivers; close devices that have layers (one with a job that "
+                "was never told to have ended keeps them: start the process anew)",
                 wanted, driver.name != nullptr ? driver.name : "?", kMostLayers);
   return std::unique_ptr<LayeredTable>(std::move(stack));
 }

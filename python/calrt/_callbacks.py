@@ -11,6 +11,7 @@ import select
 import threading
 from collections.abc import Callable
 from itertools import count
+from weakref import WeakKeyDictionary
 
 from calrt._await import watcher_of
 from calrt._core import Completions, Job
@@ -23,6 +24,7 @@ _log = logging.getLogger("calrt.callbacks")
 Callback = Callable[[Job], object]
 
 _EXIT_S = 2.0  # a callback that runs longer does not hold up the end of the process
+_MOST_WAITING = 128  # on a thread or a loop: less than the outputs that one graph can lend
 _STOP = 0  # the tag that ends the thread
 
 
@@ -38,6 +40,7 @@ class _Caller:
 
     def add(self, job: Job, fn: Callback) -> None:
         with self._lock:
+            _check_room(len(self._waiting))
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="calrt-callbacks", daemon=True)
                 thread.start()
@@ -65,6 +68,15 @@ class _Caller:
                 _call(*self._waiting.pop(tag))
 
 
+def _check_room(waiting: int) -> None:
+    if waiting >= _MOST_WAITING:
+        raise error_for(
+            Status.QUEUE_FULL,
+            f"{waiting} callbacks wait for their jobs, as many as may: each holds its job and its outputs; "
+            "wait for some of the jobs first",
+        )
+
+
 def _call(job: Job, fn: Callback) -> None:
     try:
         fn(job)
@@ -73,6 +85,9 @@ def _call(job: Job, fn: Callback) -> None:
 
 
 _caller = _Caller()
+_on_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, int] = WeakKeyDictionary()
+"""Callbacks that wait on each loop."""
+_loops_lock = threading.Lock()
 
 
 def _at_exit() -> None:
@@ -80,7 +95,8 @@ def _at_exit() -> None:
 
 
 def _after_fork() -> None:
-    global _caller
+    global _caller, _loops_lock
+    _loops_lock = threading.Lock()
     _caller = _Caller()  # the thread, and the jobs it waited for, are the parent's
 
 
@@ -101,9 +117,20 @@ def add_done_callback(job: Job, fn: Callback, loop: asyncio.AbstractEventLoop | 
             Status.INVALID_ARGUMENT, f"loop is a {type(loop).__name__}: an asyncio event loop or None is due"
         )
 
+    if loop.is_closed():
+        raise error_for(Status.INVALID_ARGUMENT, "loop is closed: it calls nothing any more")
+    with _loops_lock:
+        _check_room(_on_loops.get(loop, 0))
+        _on_loops[loop] = _on_loops.get(loop, 0) + 1
+
+    def call(_: asyncio.Future[None]) -> None:
+        with _loops_lock:
+            _on_loops[loop] -= 1
+        fn(job)  # an exception goes to the loop's handler
+
     def watch() -> None:
         future: asyncio.Future[None] = loop.create_future()
-        future.add_done_callback(lambda _: fn(job))  # an exception goes to the loop's handler
+        future.add_done_callback(call)
         watcher_of(loop).watch(job, future)
 
     try:
@@ -113,4 +140,7 @@ def add_done_callback(job: Job, fn: Callback, loop: asyncio.AbstractEventLoop | 
     if running is loop:
         watch()
     else:
-        loop.call_soon_threadsafe(watch)
+        try:
+            loop.call_soon_threadsafe(watch)
+        except RuntimeError:  # closed meanwhile
+            raise error_for(Status.INVALID_ARGUMENT, "loop is closed: it calls nothing any more") from None

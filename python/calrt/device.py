@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from weakref import WeakSet
 
 from calrt import _core, recovery
+from calrt._arguments import flag, function, iterable, refuse, text, whole
 from calrt._enums import Status
 from calrt.device_facts import BufferRules, Capability, DeviceInfo, DeviceTrace, Footprint, Topology
 from calrt.errors import CalrtError, PackageError, error_for
@@ -86,7 +88,11 @@ class Device:
         return self._native.health()
 
     def counters(self) -> dict[str, int]:
-        """The driver's counters by name, and those of layers: "fault.1.submit". They only rise."""
+        """Counters by name, which only rise: the driver's, those of layers ("fault.1.submit"), and calrt's.
+
+        "calrt.stray_completions": a driver told of a job that does not run; "calrt.late_completions": of one
+        that was lost already. Both of the whole process, both were dropped.
+        """
         return self._native.counters()
 
     @property
@@ -100,7 +106,7 @@ class Device:
         Raises `InvalidArgumentError` for a name that is no domain, `UnsupportedError` for one that this
         device has not.
         """
-        return BufferRules(**self._native.buffer_rules(_text("domain", domain)))
+        return BufferRules(**self._native.buffer_rules(domain))
 
     def trace(self, capacity: int = 65536) -> DeviceTrace:
         """The device's own trace of what runs in a `with` block, e.g. begin and end of each job.
@@ -112,9 +118,7 @@ class Device:
         Between two drains the device keeps `capacity` events (1 to 2**20) and counts what does not fit. One
         trace at a time: the next one begins anew. Raises `UnsupportedError` if the device records none.
         """
-        if not isinstance(capacity, int) or isinstance(capacity, bool) or not 1 <= capacity <= 1 << 20:
-            raise error_for(Status.OUT_OF_RANGE, f"capacity is {capacity!r}: 1 to {1 << 20} events")
-        return DeviceTrace(self._native, capacity)
+        return DeviceTrace(self._native, whole("capacity", capacity, 1, 1 << 20))
 
     def alloc(self, nbytes: int, domain: str = "host", align: int = 64) -> _core.Buffer:
         """A zeroed buffer of `nbytes` (1 to 2**48) in a memory domain (host, host_pinned, device, shared).
@@ -169,16 +173,16 @@ class Device:
         options: LoadOptions = {
             "lanes": lanes,
             "cells": cells,
-            "profiles": _listed("profiles", profiles),
-            "chunks": _listed("chunks", chunks),
+            "profiles": iterable("profiles", profiles, _COUNTS),
+            "chunks": iterable("chunks", chunks, _COUNTS),
             "compute": compute,
             "kv_dtype": kv_dtype,
             "logits_dtype": logits_dtype,
             "parallel": parallel,
             "placement": placement,
         }
-        if progress is not None and not callable(progress):
-            raise error_for(Status.INVALID_ARGUMENT, f"progress is {progress!r}: a function is due")
+        if progress is not None:
+            function("progress", progress)
         _add_defaults(model, options)
         explicit = _explicit(options)
         package = self._opened(model, options, progress)
@@ -214,6 +218,8 @@ class Device:
 
         Its manifest says what a load may ask for. Raises what `load` raises before it begins.
         """
+        if progress is not None:
+            function("progress", progress)
         _explicit(options)
         return self._opened(model, options, progress)
 
@@ -221,8 +227,9 @@ class Device:
         self, model: str | os.PathLike[str] | _core.Package, options: LoadOptions, progress: Progress | None
     ) -> _core.Package:
         if not isinstance(model, (str, os.PathLike, _core.Package)):
-            text = f"model is {model!r}: a path, the name of a fetched model or a Package is due"
-            raise error_for(Status.INVALID_ARGUMENT, text, device=self.spec)
+            refuse("model", model, "a path, the name of a fetched model or a Package")
+        if not isinstance(model, _core.Package):
+            model = text("model", os.fspath(model))
         package = model if isinstance(model, _core.Package) else self._package(model, options, progress)
         package.raise_if_rejected()
         return package
@@ -247,8 +254,11 @@ class Device:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and error.errno is None:  # the model itself
                 raise PackageError(str(error), Status.PACKAGE_NOT_FOUND, device=self.spec) from error
-            text = f"{model} cannot be packed into the cache: {error}; CALRT_CACHE names another folder"
-            raise PackageError(text, Status.PACKAGE_CORRUPT, device=self.spec) from error
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # the host has nothing left
+                message = f"{model} cannot be opened: {error}"
+                raise error_for(Status.OUT_OF_HOST_MEMORY, message, device=self.spec) from error
+            message = f"{model} cannot be packed into the cache: {error}; CALRT_CACHE names another folder"
+            raise PackageError(message, Status.PACKAGE_CORRUPT, device=self.spec) from error
         except GgufError as error:
             raise PackageError(str(error), Status.PACKAGE_CORRUPT, device=self.spec) from error
         except ValueError as error:
@@ -338,22 +348,25 @@ def open(
     library that is no calrt driver or speaks another ABI, `DeviceError` (28) naming the process that holds
     the device.
     """
-    _text("spec", spec)
+    text("spec", spec)
     again = partial(open, spec, layers=layers, exclusive=exclusive, **options)
-    text = layers if layers is None or isinstance(layers, str) else ";".join(layers)
+    stack: str | None = None if layers is None else ""
+    if isinstance(layers, str):
+        stack = text("layers", layers)
+    elif layers is not None:
+        stack = ";".join(text("layers", layer) for layer in iterable("layers", layers, "a text or a list"))
+    if exclusive is not None:
+        flag("exclusive", exclusive)
     own = {name: _option(name, value) for name, value in options.items()}
     try:
-        native = _core.Device.open(spec, own, layers=text, exclusive=exclusive)
+        native = _core.Device.open(spec, own, layers=stack, exclusive=exclusive)
     except CalrtError as error:
         error.about(call=again)
         raise
     return Device(native, again)
 
 
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise error_for(Status.INVALID_ARGUMENT, f"{name} is {value!r}: a text is due")
-    return value
+_COUNTS = "a list of whole numbers"
 
 
 def _option(name: str, value: object) -> str:
@@ -361,14 +374,13 @@ def _option(name: str, value: object) -> str:
     if isinstance(value, bool):
         return str(int(value))
     if not isinstance(value, (str, int, float)):
-        raise error_for(Status.INVALID_ARGUMENT, f"{name} is {value!r}: a text or a number is due")
-    return str(value)
-
-
-def _listed(name: str, values: Iterable[int]) -> list[int]:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise error_for(Status.INVALID_ARGUMENT, f"{name} is {values!r}: a list of whole numbers is due")
-    return list(values)
+        refuse(name, value, "a text or a number")
+    try:
+        return text(name, str(value))
+    except ValueError as error:
+        if isinstance(error, CalrtError):
+            raise
+        refuse(name, value, "a number that can be written")
 
 
 def _add_defaults(model: object, options: LoadOptions) -> None:
@@ -382,18 +394,19 @@ def _add_defaults(model: object, options: LoadOptions) -> None:
 
 
 def _explicit(options: LoadOptions) -> dict[str, Any]:
-    """Load options as the native module takes them; its own checks name lanes, cells, profiles and chunks."""
+    """Load options as the native module takes them, whose own checks say what the package has not."""
     native: dict[str, Any] = {}
     for name, value in options.items():
         if name not in LoadOptions.__annotations__:
             known = ", ".join(LoadOptions.__annotations__)
             raise error_for(Status.INVALID_ARGUMENT, f"there is no load option {name!r}: {known}")
         if name in ("lanes", "cells"):
-            native[name] = value
+            native[name] = None if value is None else whole(name, value, 0, (1 << 32) - 1)
         elif name in ("profiles", "chunks"):
-            native[name] = _listed(name, value)  # type: ignore[arg-type]
+            counts = enumerate(iterable(name, value, _COUNTS))
+            native[name] = [whole(f"{name}[{at}]", count, 0, (1 << 32) - 1) for at, count in counts]
         else:
-            native[name] = "" if _text(name, value) == "auto" else value
+            native[name] = "" if text(name, value) == "auto" else value
     return native
 
 

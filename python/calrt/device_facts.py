@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -64,13 +64,15 @@ class DeviceInfo:
 class Capability:
     """A capability with its evidence.
 
-    `level` 0 proven, 1 declared, 2 built and not accepted, 3 needs the vendor, 4 no; `source` says why.
-    `value` is 0 = absent, 1 = present, or a number.
+    `level` 0 proven, 1 declared, 2 built and not accepted, 3 needs the vendor, 4 no; it is about `subject`
+    ("cpu", "mock:tiny", "calrt-0.7.6"), and `source` says why. `value` is 0 = absent, 1 = present, or a
+    number.
     """
 
     name: str
     level: int
     value: int
+    subject: str
     source: str
 
 
@@ -209,10 +211,7 @@ class DeviceTrace:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._native.trace_stop()
-            self.drain()
-            return
-        with suppress(CalrtError):  # the block's own exception is the one to see
+        # The block's own exception is the one to see, and a closed device has no trace to end.
+        with suppress(CalrtError) if kind is not None or self._native.closed else nullcontext():
             self._native.trace_stop()
             self.drain()

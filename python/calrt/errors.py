@@ -49,7 +49,7 @@ class CalrtError(Exception):
       map does not know, the class of the driver's entry that answered it
     - `retryable`: whether the same call can succeed later; `retry`: no, once, wait or yes
     - `damage`: what is affected: none, call, load, handle, lane, job, job_lanes, session, device
-    - `recovery`: none, fix_call, wait, retry, scrub_lane, reload_model, reopen_device, restart (`recover`)
+    - `recovery`: none, fix_call, wait, retry, scrub_lane, reload_model, reopen_device (`recover`)
     - `device`: spec of the device, `job_id`: job_seq of the job; None where it is about neither
 
     An error can be copied and pickled: fields and notes stay, the cause becomes its text (`CauseText`), and
@@ -120,7 +120,7 @@ class CalrtError(Exception):
         device (by default `calrt.recovery.DEFAULT_BUDGET`: 3 in 10 minutes).
 
         Raises this very error again, its `__cause__` saying why, when the time or the budget is used up;
-        `StateError` where only a person or the caller can act (fix_call, none, restart), where the subject is
+        `StateError` where only a person or the caller can act (fix_call, none), where the subject is
         gone or in another process, or where `call` is needed, or given and of no use.
         """
         from calrt import recovery

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from calrt._arguments import seconds, whole
 from calrt._core import Sampler
 from calrt._enums import Status
 from calrt.errors import error_for
@@ -50,8 +51,9 @@ def _checked(model: Model, max_tokens: int, options: dict[str, Any]) -> _Request
     if unknown:
         known = ", ".join((*_ALWAYS, *_SAMPLING, *_OTHER))
         raise error_for(Status.INVALID_ARGUMENT, f"there is no option {unknown[0]!r}; known: {known}")
-    if not isinstance(max_tokens, int) or max_tokens < 1:
-        raise error_for(Status.OUT_OF_RANGE, f"max_tokens={max_tokens!r}: a whole number >= 1 is due")
+    max_tokens = whole("max_tokens", max_tokens, 1, (1 << 31) - 1)
+    if options.get("timeout") is not None:
+        seconds("timeout", options["timeout"])
     stops = _several("stop", options.get("stop"), str, "a non-empty string or several are due")
     if "" in stops:
         raise error_for(Status.INVALID_ARGUMENT, "stop: a non-empty string or several are due")

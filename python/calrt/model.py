@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from calrt import _core, recovery
+from calrt._arguments import flag, iterable, text
 from calrt.device_facts import KvInfo
 from calrt.errors import CalrtError, WaitTimeoutError
 from calrt.sequence import Sequence as LaneSequence
@@ -165,10 +166,13 @@ class Model:
         """
         from calrt.generate import generate_ids, generate_text
 
+        flag("stream", stream)
         if isinstance(prompt, str):
-            pieces = generate_text(self, prompt, max_tokens, options)
+            pieces = generate_text(self, text("prompt", prompt), max_tokens, options)
             return pieces if stream else "".join(pieces)
-        ids = generate_ids(self, list(prompt), max_tokens, options)
+        ids = generate_ids(
+            self, iterable("prompt", prompt, "a text or a list of token ids"), max_tokens, options
+        )
         return ids if stream else list(ids)
 
     def reload(self) -> Model:

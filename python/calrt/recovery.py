@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary
 
+from calrt._arguments import function, refuse, seconds, text, whole
 from calrt._core import BufferPool, Job
 from calrt._enums import Status
 from calrt.errors import CalrtError, StateError, error_for
@@ -51,31 +52,31 @@ class RecoveryBudget:
     def __init__(
         self, attempts: int = 3, window: float = 600.0, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        if attempts < 0 or not window > 0:
-            raise error_for(
-                Status.OUT_OF_RANGE, f"attempts={attempts}, window={window}: >= 0 and > 0 are due"
-            )
-        self.attempts = attempts
-        self.window = window
-        self._clock = clock
+        self.attempts = whole("attempts", attempts, 0, (1 << 31) - 1)
+        self.window = seconds("window", window)
+        if self.window == 0:
+            raise error_for(Status.OUT_OF_RANGE, f"window={window}: seconds > 0 are due")
+        self._clock = function("clock", clock)
         self._spent: defaultdict[str, deque[float]] = defaultdict(deque)
         self._lock = threading.Lock()
 
     def left(self, device: str) -> int:
         """Recoveries that `device` may still have now."""
+        text("device", device)
         with self._lock:
             return self.attempts - len(self._current(device))
 
     def spend(self, device: str) -> None:
         """Takes one; `StateError` saying when the next is due if there is none."""
+        text("device", device)
         with self._lock:
             spent = self._current(device)
             if len(spent) >= self.attempts:
                 more = f", the next in {spent[0] + self.window - self._clock():.0f} s" if spent else ""
-                text = (
+                message = (
                     f"recoveries of device {device!r} are used up: {self.attempts} in {self.window:g} s{more}"
                 )
-                raise error_for(Status.INVALID_STATE, text, device=device)
+                raise error_for(Status.INVALID_STATE, message, device=device)
             spent.append(self._clock())
 
     def _current(self, device: str) -> deque[float]:
@@ -145,8 +146,11 @@ def recover(
     budget: RecoveryBudget | None = None,
 ) -> Any:
     """See `CalrtError.recover`."""
-    if not timeout >= 0:
-        raise error_for(Status.OUT_OF_RANGE, f"timeout={timeout}: seconds >= 0 are due")
+    timeout = seconds("timeout", timeout)
+    if call is not None:
+        function("call", call)
+    if budget is not None and not isinstance(budget, RecoveryBudget):
+        refuse("budget", budget, "a RecoveryBudget")
     attempt = _Attempt(error, call, timeout, budget or DEFAULT_BUDGET, time.monotonic() + timeout)
     return _ACTIONS[error.recovery](attempt)
 
@@ -299,10 +303,10 @@ _ADVICE = {
 
 def _person(attempt: _Attempt) -> NoReturn:
     error = attempt.error
-    advice = {
-        "fix_call": f"the call has to be changed: {error.message}",
-        "restart": "the process has to be started anew",
-    }.get(error.recovery, _ADVICE.get(error.code, "nothing is to be recovered"))
+    if error.recovery == "fix_call":
+        advice = f"the call has to be changed: {error.message}"
+    else:
+        advice = _ADVICE.get(error.code, "nothing is to be recovered")
     raise attempt.refusal(f"recovery {error.recovery} is not for a program: {advice}")
 
 
@@ -320,7 +324,6 @@ def _check_subject(attempt: _Attempt) -> None:
 _ACTIONS: dict[str, Callable[[_Attempt], Any]] = {
     "none": _person,
     "fix_call": _person,
-    "restart": _person,
     "wait": _wait,
     "retry": _retry,
     "scrub_lane": _scrub_lane,

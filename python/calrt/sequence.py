@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
 
+from calrt._arguments import iterable
 from calrt._core import Graph, Lane, Tensor
 from calrt._enums import Status
 from calrt.errors import error_for
@@ -71,7 +72,7 @@ class Sequence:
         Long inputs run in several chunks. `deadline`: seconds that each job may take. Raises
         `InvalidArgumentError` when they do not fit the lane; nothing is written then.
         """
-        ids = list(tokens)
+        ids = iterable("tokens", tokens, "a list of token ids")
         start = self.length
         if not ids:
             raise error_for(Status.SHAPE_MISMATCH, "tokens: empty; prefill takes at least one")

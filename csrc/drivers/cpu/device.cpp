@@ -160,7 +160,7 @@ cald_status list_caps(cald_cap* out, uint32_t* count) {
   for (uint32_t i = 0; out != nullptr && i < std::min(*count, all); ++i) {
     out[i].level = 0;
     out[i].name = kCaps[i].name;
-    out[i].source = "source";
+    out[i].source = "this driver's tests";
     out[i].value = kCaps[i].value;
   }
   *count = all;
