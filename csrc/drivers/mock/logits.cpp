@@ -19,11 +19,16 @@ uint64_t mixed64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// The first tokens of the presets' vocabularies are the bytes. A choice among the others is made of
+// words, so that a text reads like one.
+constexpr uint32_t kBytes = 256;
+
 // The n-th token that the sums choose; 0 is the winner.
 uint32_t choice(const Sums& sums, uint32_t n, uint32_t vocab) {
   const uint64_t both = uint64_t{sums.a} << 32 | sums.b;
   const uint64_t drawn = mixed64(both + n * 0x9e3779b97f4a7c15u);
-  return static_cast<uint32_t>((drawn >> 32) * vocab >> 32);
+  const uint32_t first = vocab >= 2 * kBytes ? kBytes : 0;
+  return first + static_cast<uint32_t>((drawn >> 32) * (vocab - first) >> 32);
 }
 
 void put(float value, float* to) { *to = value; }
