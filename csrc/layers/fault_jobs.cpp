@@ -7,8 +7,8 @@
 #include <cstdio>
 #include <cstring>
 #include <system_error>
-#include <type_traits>
-#include <unordered_map>
+
+#include "layers/completion_tap.h"
 
 namespace calrt::layers {
 namespace {
@@ -33,10 +33,13 @@ Clock::time_point at(uint64_t t_ns) {
 
 }  // namespace
 
-struct FaultJobs::Job {
+struct FaultJobs::Job : CompletionTap {
+  void complete(const cald_completion& told_now) override;
+
+  std::weak_ptr<FaultJobs> jobs;
   cald_session* session = nullptr;
   cald_job* handle = nullptr;  // null until submit has returned
-  uint64_t job_seq = 0, tag = 0;
+  uint64_t job_seq = 0;
   void (*on_complete)(void*, const cald_completion*) = nullptr;
   void* user = nullptr;
   uint64_t bytes_in = 0, bytes_out = 0;                // as bound
@@ -56,42 +59,15 @@ struct FaultJobs::Job {
   }
 };
 
-// Which job a tag means. Never freed: drivers may tell until the process ends.
-struct FaultJobs::Tags {
-  std::mutex mutex;
-  std::unordered_map<uint64_t, std::pair<std::weak_ptr<FaultJobs>, std::weak_ptr<Job>>> known;
-  uint64_t last = 0;
-
-  static Tags& get() {
-    static auto* tags = new Tags;
-    return *tags;
-  }
-  void add(const std::shared_ptr<FaultJobs>& jobs, const JobPtr& job) {
-    const std::scoped_lock lock(mutex);
-    job->tag = ++last;
-    known.emplace(job->tag, std::pair(jobs, job));
-  }
-  void remove(uint64_t tag) {
-    const std::scoped_lock lock(mutex);
-    known.erase(tag);
-  }
-  std::pair<std::shared_ptr<FaultJobs>, JobPtr> find(uint64_t tag) {
-    const std::scoped_lock lock(mutex);
-    const auto found = known.find(tag);
-    if (found == known.end()) return {};
-    return {found->second.first.lock(), found->second.second.lock()};
-  }
-};
+void FaultJobs::Job::complete(const cald_completion& told_now) {
+  if (const auto owner = jobs.lock())
+    owner->arrive(std::static_pointer_cast<Job>(shared_from_this()), &told_now);
+}
 
 FaultJobs::~FaultJobs() { stop(); }
 
 bool FaultJobs::wanted() const {
   return rules_->about(FaultRules::kCompletion) || rules_->shape().completion.has_value();
-}
-
-void FaultJobs::on_complete(void* tag, const cald_completion* completion) {
-  const auto [jobs, job] = Tags::get().find(reinterpret_cast<uintptr_t>(tag));
-  if (jobs != nullptr && job != nullptr && completion != nullptr) jobs->arrive(job, completion);
 }
 
 // ---- submit ------------------------------------------------------------------------------------
@@ -129,35 +105,27 @@ void FaultJobs::kv_submit(Call& call) {
 template <auto Member>
 void FaultJobs::submit_caught(Call& call, const JobPtr& job) {
   auto& [session, desc, out, error] = call.of<Member>();
-  auto copy = std::remove_cvref_t<decltype(*desc)>{};
-  std::memcpy(&copy, desc, std::min<size_t>(desc->struct_size, sizeof copy));
-  copy.struct_size = std::min(desc->struct_size, static_cast<uint32_t>(sizeof copy));
   job->session = session;
   job->job_seq = desc->job_seq;
   job->on_complete = desc->on_complete;
   job->user = desc->user;
-  Tags::get().add(shared_from_this(), job);
-  copy.on_complete = &FaultJobs::on_complete;
-  copy.user = reinterpret_cast<void*>(static_cast<uintptr_t>(job->tag));
+  job->jobs = weak_from_this();
   {
     const Lock lock(mutex_);
     jobs_.push_back(job);
   }
-  const auto* const given = desc;
-  desc = &copy;
   try {
-    call.forward();
+    job->forward<Member>(call);
   } catch (...) {
     Lock lock(mutex_);
     remove(job, lock);
     throw;
   }
-  desc = given;
   Lock lock(mutex_);
   if (call.status != CALD_OK) return remove(job, lock);
   job->handle = *out;
   if (!job->effect.early || completes_by(CALD_COMPLETION_POLL)) return;
-  const uint64_t until = std::min(copy.deadline_ns, real_now() + kPatienceNs);
+  const uint64_t until = std::min(desc->deadline_ns, real_now() + kPatienceNs);
   changed_.wait_until(lock, at(until), [&] { return job->told || job->gone; });
 }
 
@@ -283,7 +251,7 @@ void FaultJobs::remove(const JobPtr& job, Lock& lock) {
   job->gone = true;
   jobs_.remove(job);
   std::erase_if(later_, [&](const auto& entry) { return entry.second == job; });
-  Tags::get().remove(job->tag);
+  job->untap();
   changed_.wait_until(lock, at(real_now() + kPatienceNs), [&] { return job->telling == 0; });
 }
 

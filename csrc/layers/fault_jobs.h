@@ -41,13 +41,11 @@ class FaultJobs : public std::enable_shared_from_this<FaultJobs> {
 
  private:
   struct Job;
-  struct Tags;
   using JobPtr = std::shared_ptr<Job>;
   using Lock = std::unique_lock<std::mutex>;
 
   template <auto Member>
   void submit_caught(Call& call, const JobPtr& job);
-  static void on_complete(void* tag, const cald_completion* completion);
   void arrive(const JobPtr& job, const cald_completion* completion);
   static void change(Job& job);  // what will be told, by the job's rules
   // The following under mutex_, which tell() and remove() let go meanwhile.

@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <variant>
 
+#include "layers/answer.h"
 #include "layers/words.h"
 
 namespace calrt::layers {
@@ -342,17 +343,8 @@ void Shape::apply(cald_device_info& info) const {
 }
 
 void answer(Call& call, const Effect& effect) {
-  call.status = effect.status.value_or(CALD_OK);
-  cald_error* const error = call.error;
-  if (error == nullptr || call.status == CALD_OK) return;
-  const bool known = call.status > 0 && call.status < kStatusCount;
-  error->code = known ? call.status : static_cast<cald_status>(CALD_INTERNAL);
-  error->native_code = known ? effect.native : call.status;
   const char* text = effect.message.empty() ? "answered by a fault rule" : effect.message.c_str();
-  std::snprintf(error->message, sizeof error->message, "%s", text);
-  std::snprintf(error->where, sizeof error->where, "%s", entry_name(call.entry));
-  if (offsetof(cald_error, flags) + sizeof error->flags <= error->struct_size)
-    error->flags = !known || effect.unmapped ? CALD_ERROR_UNMAPPED : 0;
+  answer(call, Answer{effect.status.value_or(CALD_OK), effect.native, effect.unmapped, text});
 }
 
 }  // namespace calrt::layers

@@ -63,6 +63,9 @@ target_compile_definitions(abi_test PRIVATE
 calrt_runtime_test(driver_library)
 calrt_runtime_test(layers)
 calrt_runtime_test(fault_layer)
+calrt_runtime_test(validate)
+target_compile_definitions(validate_test PRIVATE
+  CALRT_ABI_LOCK_0_1="${CMAKE_CURRENT_SOURCE_DIR}/abi/driver_abi_0_1.lock")
 calrt_runtime_test(entry_faults)
 calrt_runtime_test(device_lock)
 calrt_runtime_test(device)
