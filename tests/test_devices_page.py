@@ -37,7 +37,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize("line", [line for line in SHELL if line.startswith(".venv/bin/calrt ")])
 def test_a_command_works(line: str, environment: dict[str, str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "calrt.cli", *shlex.split(line)[1:]],
+        [sys.executable, "-m", "calrt", *shlex.split(line)[1:]],
         capture_output=True,
         text=True,
         timeout=120,

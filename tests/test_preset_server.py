@@ -35,7 +35,7 @@ def nowhere(tmp_path: Path) -> dict[str, str]:
 
 def calrt_command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "calrt.cli", *arguments],
+        [sys.executable, "-m", "calrt", *arguments],
         capture_output=True,
         text=True,
         timeout=120,

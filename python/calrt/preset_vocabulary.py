@@ -15,7 +15,7 @@ import numpy as np
 from calrt.gguf import MAGIC
 from calrt.vocabulary import CONTROL, NORMAL, Vocabulary, byte_alphabet
 
-CONTROLS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+CONTROLS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -29,24 +29,24 @@ FEWEST = 256 + 2 * len(_SYLLABLES) + len(CONTROLS)
 def made_up_vocabulary(size: int) -> Vocabulary:
     """A vocabulary of exactly `size` tokens, at least `FEWEST`; equal sizes give equal ones.
 
-    The ids 0 to 255 are the bytes, the last three the control tokens: the first of them begins and ends a
-    text, the third ends a turn.
+    The ids 0 to 255 are the bytes, the last three the control tokens: the last of them begins and ends a
+    text, the one before it ends a turn.
     """
     if size < FEWEST:
         raise ValueError(f"a made-up vocabulary has at least {FEWEST} tokens, not {size}")
     merges = list(_merges(size - 256 - len(CONTROLS)))
-    end = size - len(CONTROLS)
+    words, end = size - len(CONTROLS), size - 1
     return Vocabulary(
         model="bpe",
         pre="gpt-2",
         tokens=[*byte_alphabet(), *(left + right for left, right in merges), *CONTROLS],
-        kinds=[NORMAL] * end + [CONTROL] * len(CONTROLS),
+        kinds=[NORMAL] * words + [CONTROL] * len(CONTROLS),
         scores=[],
         merges=[f"{left} {right}" for left, right in merges],
         bos=end,
         eos=end,
         unk=None,
-        eog=(end, end + 2),
+        eog=(end, end - 1),
         add_bos=True,
         add_eos=False,
         add_space_prefix=False,

@@ -42,7 +42,7 @@ from calrt.vocabulary import Vocabulary
 
 __all__ = ["PRESETS", "Preset", "build_preset", "preset_defaults", "preset_for", "preset_name"]
 
-PRESET_VERSION = 1  # part of every cache key: raise it whenever a preset's package changes
+PRESET_VERSION = 2  # part of every cache key: raise it whenever a preset's package changes
 _PREFIX = "preset:"
 _SEED = 1  # of the weights
 _KV_OPS = ("lane_copy", "range_copy", "kv_read", "kv_write", "k_rotate")
