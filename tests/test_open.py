@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -117,24 +116,6 @@ def test_native_log_lines_reach_logging() -> None:
     env = {**os.environ, "CALRT_DRIVER_PATH": "not/absolute"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert "calrt.calrt|WARNING|CALRT_DRIVER_PATH: 'not/absolute' is not absolute" in done.stderr
-
-
-def test_the_command_lists_devices_and_capabilities() -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "calrt.cli", *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-    devices = json.loads(run("devices", "--json").stdout)["devices"]
-    assert {row["device"] for row in devices} >= {"cpu", "null"}
-    caps = json.loads(run("caps", "-dev", "null", "--json").stdout)["caps"]
-    assert all({"name", "level", "value", "source"} == set(cap) for cap in caps)
-    assert "cpu" in run("devices").stdout
-    missing = run("caps", "-dev", "nowhere")
-    assert (missing.returncode, missing.stdout) == (1, "")
-    assert missing.stderr.startswith("calrt: INVALID_ARGUMENT (calrt 1")
-    assert missing.stderr.count("\n") == 1
-    assert run().returncode == 2
-    assert run("run").returncode == 2
 
 
 def test_a_cache_that_cannot_be_written_is_not_a_missing_model(

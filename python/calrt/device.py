@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -18,6 +19,8 @@ from calrt._arguments import flag, function, iterable, refuse, text, whole
 from calrt._enums import Status
 from calrt.device_facts import BufferRules, Capability, DeviceInfo, DeviceTrace, Footprint, Topology
 from calrt.errors import CalrtError, PackageError, error_for
+from calrt.evidence import collect
+from calrt.grounds import Grounds
 from calrt.model import Model
 
 if TYPE_CHECKING:
@@ -53,9 +56,19 @@ class Device:
     `spec`, `closed`, `reopen` and `close`; all else is a StateError.
     """
 
-    def __init__(self, native: _core.Device, open_again: Callable[[], Device]) -> None:
+    def __init__(
+        self,
+        native: _core.Device,
+        open_again: Callable[[], Device],
+        allow_unverified: bool = False,
+        evidence: str | os.PathLike[str] | None = None,
+        privileged: bool = False,
+    ) -> None:
         self._native = native
         self._open_again = open_again
+        self._allow_unverified = allow_unverified
+        self._evidence = evidence
+        self._privileged = privileged
         recovery.devices[native.serial] = self
         self._models: WeakSet[Model] = WeakSet()
         _open_devices.add(self)
@@ -71,14 +84,33 @@ class Device:
         return self._native.closed
 
     @property
+    def privileged(self) -> bool:
+        """Whether it was opened for the privileged plane (`calrt.privileged`)."""
+        return self._privileged
+
+    @property
     def info(self) -> DeviceInfo:
         """What the device is, asked anew each time."""
         return DeviceInfo.of(self._native.info())
 
     @property
     def caps(self) -> list[Capability]:
-        """Capabilities, each with its evidence."""
-        return [Capability(**cap) for cap in self._native.caps()]
+        """Capabilities, each with its evidence. Recorded evidence counts for the models that are loaded."""
+        return self._grounds().caps(self._packages())
+
+    def caps_for(self, package: _core.Package) -> list[Capability]:
+        """The same for a model of `package`, loaded or not; what `load` goes by."""
+        if not isinstance(package, _core.Package):
+            refuse("package", package, "a Package")
+        return self._grounds().caps([package.id])
+
+    def _grounds(self) -> Grounds:
+        """Made anew each time, so that evidence recorded since counts."""
+        info = DeviceInfo.of(self._native.info())
+        return Grounds(info, self._native.caps(), self._evidence, self._allow_unverified)
+
+    def _packages(self) -> list[str]:
+        return sorted({model.package.id for model in self._models if not model.closed})
 
     def health(self) -> dict[str, Any]:
         """state (ok, degraded, failed), temperature_c (°C), power_w (W), clock_mhz (MHz); None where unknown.
@@ -118,7 +150,9 @@ class Device:
         Between two drains the device keeps `capacity` events (1 to 2**20) and counts what does not fit. One
         trace at a time: the next one begins anew. Raises `UnsupportedError` if the device records none.
         """
-        return DeviceTrace(self._native, whole("capacity", capacity, 1, 1 << 20))
+        capacity = whole("capacity", capacity, 1, 1 << 20)
+        self._grounds().require("trace", self._packages())
+        return DeviceTrace(self._native, capacity)
 
     def alloc(self, nbytes: int, domain: str = "host", align: int = 64) -> _core.Buffer:
         """A zeroed buffer of `nbytes` (1 to 2**48) in a memory domain (host, host_pinned, device, shared).
@@ -186,9 +220,19 @@ class Device:
         _add_defaults(model, options)
         explicit = _explicit(options)
         package = self._opened(model, options, progress)
+        grounds, manifest = self._grounds(), json.loads(package.manifest_json())
+        grounds.check_request(package.id, manifest, explicit)
+        explicit["profiles"] = grounds.profiles(package.id, manifest, explicit["profiles"])
+        if withheld := grounds.withheld(package.id):
+            explicit["withheld"] = withheld
         native = self._native.load(
             package, **explicit, progress=None if progress is None else _Reporter(progress)
         )
+        try:
+            grounds.check_loaded(package.id, native.info, native.graphs.values())
+        except CalrtError:
+            native.close(force=True)
+            raise
         loaded = Model(native, partial(self.load, package, **options))
         self._models.add(loaded)
         return loaded
@@ -205,6 +249,7 @@ class Device:
         _add_defaults(model, options)
         explicit = _explicit(options)
         package = self._opened(model, options, None)
+        self._grounds().require("footprint", [package.id])
         return Footprint(**self._native.footprint(package, **explicit))
 
     def package(
@@ -313,6 +358,9 @@ def open(
     *,
     layers: str | Sequence[str] | None = None,
     exclusive: bool | None = None,
+    allow_unverified: bool = False,
+    evidence: str | os.PathLike[str] | None = None,
+    privileged: bool = False,
     **options: str | int | float,
 ) -> Device:
     """Opens a device.
@@ -344,12 +392,27 @@ def open(
     exclusive; False never does. The lock is a file in CALRT_LOCK_DIR, or the system's temporary folder, and
     goes with the process.
 
+    `allow_unverified`: use what the driver states as C1 (declared) or C2 (built, not accepted); without it
+    such a capability, as C3 and C4 always, is an `UnsupportedError` naming level and subject where it is
+    used. `evidence`: a file or folder of recorded evidence, which makes C1 and C2 proven for the very
+    combination it was recorded on; None takes CALRT_EVIDENCE, else "evidence" in the user's cache. See
+    docs/evidence.md. `privileged`: for `calrt.privileged`, which has registers, raw memory and reset.
+
     Raises `InvalidArgumentError` for an unknown driver, option, layer or rule, `PackageError` (8) for a
     library that is no calrt driver or speaks another ABI, `DeviceError` (28) naming the process that holds
     the device.
     """
     text("spec", spec)
-    again = partial(open, spec, layers=layers, exclusive=exclusive, **options)
+    again = partial(
+        open,
+        spec,
+        layers=layers,
+        exclusive=exclusive,
+        allow_unverified=allow_unverified,
+        evidence=evidence,
+        privileged=privileged,
+        **options,
+    )
     stack: str | None = None if layers is None else ""
     if isinstance(layers, str):
         stack = text("layers", layers)
@@ -357,13 +420,19 @@ def open(
         stack = ";".join(text("layers", layer) for layer in iterable("layers", layers, "a text or a list"))
     if exclusive is not None:
         flag("exclusive", exclusive)
+    flag("allow_unverified", allow_unverified)
+    flag("privileged", privileged)
+    if evidence is not None and not isinstance(evidence, (str, os.PathLike)):
+        refuse("evidence", evidence, "a path or None")
+    if evidence is not None:
+        collect(evidence)  # what is named must be there, and sound
     own = {name: _option(name, value) for name, value in options.items()}
     try:
         native = _core.Device.open(spec, own, layers=stack, exclusive=exclusive)
     except CalrtError as error:
         error.about(call=again)
         raise
-    return Device(native, again)
+    return Device(native, again, allow_unverified, evidence, privileged)
 
 
 _COUNTS = "a list of whole numbers"

@@ -64,13 +64,15 @@ class DeviceInfo:
 class Capability:
     """A capability with its evidence.
 
-    `level` 0 proven, 1 declared, 2 built and not accepted, 3 needs the vendor, 4 no; `source` says why.
-    `value` is 0 = absent, 1 = present, or a number.
+    `level` 0 proven, 1 declared, 2 built and not accepted, 3 needs the vendor, 4 no; it is about `subject`
+    ("cpu", "mock:tiny", "calrt-0.7.6"), and `source` says why. `value` is 0 = absent, 1 = present, or a
+    number.
     """
 
     name: str
     level: int
     value: int
+    subject: str
     source: str
 
 

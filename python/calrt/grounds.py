@@ -44,7 +44,7 @@ _EVERY_RUN = ("async_native", "explicit_positions", "n_valid", "logit_rows", "pa
 _NATIVE = (
     "cancel",
     "binding_sets",
-    "depth",
+    "footprint",
     "kv_clear",
     "lane_copy",
     "range_copy",

@@ -29,7 +29,7 @@ from typing import IO, Any
 from calrt.perf_rows import KINDS, SCHEMA, End, Host, Row, Run, Sum, schema, schema_of_row
 from calrt.schema_faults import schema_fault
 
-__all__ = ["PerfWriter", "host", "new_run", "problems", "row_fault"]
+__all__ = ["PerfWriter", "host", "new_run", "plain", "problems", "row_fault"]
 
 
 @functools.cache
@@ -105,7 +105,8 @@ def problems(data: bytes, *, whole: bool = True) -> list[str]:
 # ---- writing ----------------------------------------------------------------------------------------
 
 
-def _plain(row: Any) -> dict[str, Any]:
+def plain(row: Any) -> dict[str, Any]:
+    """A row as the object that stands in a file."""
     values = {"kind": row.kind, **dataclasses.asdict(row)}
     if isinstance(row, Sum):
         values.update(values.pop("values"))
@@ -127,7 +128,7 @@ class PerfWriter:
 
     def write(self, row: Row | dict[str, Any]) -> None:
         """Appends a row; `ValueError` names the field that is wrong, and nothing is written then."""
-        self._write(row if isinstance(row, dict) else _plain(row))
+        self._write(row if isinstance(row, dict) else plain(row))
 
     def _write(self, row: dict[str, Any]) -> None:
         fault = row_fault(row)
@@ -142,7 +143,7 @@ class PerfWriter:
     def close(self) -> None:
         """Writes the end and closes the file. Idempotent."""
         if not self._file.closed:
-            self._write(_plain(End(self._lines, self._sha256.hexdigest())))
+            self._write(plain(End(self._lines, self._sha256.hexdigest())))
             self._file.close()
 
     def __enter__(self) -> PerfWriter:

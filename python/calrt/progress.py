@@ -9,7 +9,9 @@ from typing import Any, Protocol, TextIO
 
 
 class Progress(Protocol):
-    """Called with what is being done, and done of total bytes; the last call of a phase has done == total.
+    """Called with what is being done, and done of total (bytes, unless it says otherwise).
+
+    The last call of a phase has done == total.
 
     Called often, from the thread that does the work: keep it short. An exception it raises ends the work.
     """
@@ -24,10 +26,12 @@ def silent(what: str, done: int, total: int, /) -> None:
 class ConsoleProgress:
     """A bar on a terminal (when tqdm is installed), else one line at the start and one at the end of a phase.
 
-    Use it as a context manager, so that an interrupted bar is closed.
+    Use it as a context manager, so that an interrupted bar is closed. `unit`: of what is
+    counted, bytes if "B".
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, unit: str = "B") -> None:
+        self._unit = unit
         self._stream = sys.stderr if stream is None else stream
         self._what: str | None = None
         self._bar: Any = None
@@ -48,14 +52,15 @@ class ConsoleProgress:
                 self._bar = self._bar_type(
                     total=total,
                     desc=what,
-                    unit="B",
-                    unit_scale=True,
+                    unit=self._unit if self._unit == "B" else f" {self._unit}",
+                    unit_scale=self._unit == "B",
                     unit_divisor=1024,
                     file=self._stream,
                     leave=False,
                 )
             else:
-                self._say(f"{what} ({total / 2**20:.0f} MiB) ...")
+                size = f"{total / 2**20:.0f} MiB" if self._unit == "B" else f"{total} {self._unit}"
+                self._say(f"{what} ({size}) ...")
         if self._bar is not None:
             self._bar.update(done - self._bar.n)
         if done >= total:

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `calrt` command: one file here per subcommand.
+
+Exit codes: 0 it went well, 1 it failed, 2 a wrong command line or something missing, 130 interrupted. With
+`--json` there is one JSON document on stdout, also for an error: {"error": {...}}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+
+import calrt
+from calrt.cli import bench, caps, devices, model, run
+from calrt.cli.output import (
+    EXIT_CODES,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    MissingError,
+    Parser,
+    UsageError,
+    fail,
+)
+
+__all__ = ["main"]
+
+_EPILOG = f"""examples:
+  calrt devices                              what can be opened here
+  calrt caps -dev cpu                        what a device can do, and how well that is known
+  calrt run -m preset:tiny -dev mock         made-up words from a mock device, without any model
+  calrt run -m preset:tiny --requests 50     a random workload that must end with every KV lane free
+  calrt model fetch smollm2                  get the demo model, once
+  calrt run -m smollm2 -p "Once upon a time" -n 32 --temp 0
+  calrt bench copy                           what a transfer costs, beside a plain copy
+  calrt conformance mock                     hold a driver against the rules of the driver ABI
+  calrt serve -m smollm2 --port 8080         the same as calrt-server
+
+Each command has a help of its own: calrt run -h
+
+{EXIT_CODES}"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of `calrt`; returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["serve"]:  # its flags are calrt-server's own
+        from calrt.serve.cli import main as serve
+
+        return serve(words[1:])
+    as_json = "--json" in words
+    try:
+        parser = make_parser()
+        options = parser.parse_args(words)
+        if options.version:
+            print(f"calrt {calrt.__version__}")
+            return 0
+        command: Callable[[argparse.Namespace], int] | None = getattr(options, "command", None)
+        if command is None:
+            parser.print_help(sys.stderr)
+            return EXIT_USAGE
+        code = command(options)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return fail(KeyboardInterrupt("interrupted"), EXIT_INTERRUPTED, as_json)
+    except BrokenPipeError:
+        _give_up_stdout()
+        return EXIT_FAILED
+    except (UsageError, MissingError, ImportError) as error:
+        return fail(error, EXIT_USAGE, as_json)
+    except (calrt.CalrtError, OSError, ValueError) as error:
+        return fail(error, EXIT_FAILED, as_json)
+
+
+def make_parser() -> Parser:
+    """The command line of `calrt`."""
+    parser = Parser(
+        prog="calrt",
+        description="The runtime for the Calculet NPU, and a cpu device that runs the same models.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in (devices, caps, run, bench, model):
+        command.add_command(commands)
+    if importlib.util.find_spec("calrt.conformance") is not None:
+        importlib.import_module("calrt.conformance").add_command(commands)
+    commands.add_parser("serve", help="start the server; `calrt serve -h` lists its flags", add_help=False)
+    return parser
+
+
+def _give_up_stdout() -> None:
+    """The reader is gone (`calrt caps | head -1`): Python must not complain of it when it ends."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

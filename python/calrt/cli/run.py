@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`calrt run`: one prompt to text, or a random workload that must end with a KV balance."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import calrt
+from calrt.cli.output import (
+    EXIT_FAILED,
+    Commands,
+    UsageError,
+    add_device_flags,
+    emit,
+    number,
+    open_device,
+    whole_number,
+)
+from calrt.cli.output import add_command as new_command
+
+if TYPE_CHECKING:
+    from calrt.workload import Outcome
+
+__all__ = ["add_command"]
+
+_ABOUT = """
+
+With --prompt it continues one text. With --requests N it runs N random requests over all lanes at a time:
+random prompts and lengths, some of them cancelled on their way, all following from --seed. Such a run ends
+with a balance: every lane free again, nothing reserved, no job in flight, each token counted once. It exits
+with 1 if that does not hold."""
+
+_EXAMPLES = """  calrt run -m smollm2 -p "Once upon a time" -n 32 --temp 0
+  calrt run -m preset:tiny -n 16                    random weights on the cpu: made-up words
+  calrt run -m preset:tiny -dev mock                no weights at all
+  calrt run -m preset:tiny --requests 50 --seed 7   the same 50 requests every time
+  calrt run -m preset:tiny -n 4 --json
+"""
+
+
+def add_command(commands: Commands) -> None:
+    """Adds `calrt run`."""
+    parser = new_command(
+        commands,
+        "run",
+        _run,
+        summary="load a model; continue a prompt, or run a random workload",
+        about=_ABOUT,
+        examples=_EXAMPLES,
+    )
+    parser.add_argument(
+        "-m", "--model", required=True, help="GGUF file, package, fetched model or preset:NAME"
+    )
+    parser.add_argument("-p", "--prompt", default="", help="text to continue (default: none)")
+    parser.add_argument(
+        "-n", "--predict", type=whole_number(1), default=128, help="tokens at most (default 128)"
+    )
+    parser.add_argument(
+        "-c",
+        "--ctx-size",
+        type=whole_number(1),
+        help="token positions of a lane (default 2048, a preset's own)",
+    )
+    parser.add_argument("--temp", type=number(0), default=0.8, help="temperature; 0 is greedy (default 0.8)")
+    parser.add_argument(
+        "--seed",
+        type=whole_number(0, (1 << 32) - 1),
+        help="makes the draw repeatable (default: random; of --requests: 0)",
+    )
+    parser.add_argument("-t", "--threads", type=whole_number(1, 1024), help="threads of the cpu device")
+    parser.add_argument("--compute", default="auto", choices=("auto", "f32", "bf16"), help="precision")
+    parser.add_argument(
+        "--requests", type=whole_number(1, 1_000_000), metavar="N", help="run N random requests instead"
+    )
+    parser.add_argument(
+        "--lanes", type=whole_number(1, 1024), help="sequences at a time (default 1; of --requests: 4)"
+    )
+    add_device_flags(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.requests is not None and options.prompt:
+        raise UsageError("argument -p/--prompt: --requests makes its own prompts; give one of the two")
+    with open_device(options) as device, _load(device, options) as model:
+        if options.requests is None:
+            return _text(model, options)
+        return _workload(model, options)
+
+
+def _load(device: calrt.Device, options: argparse.Namespace) -> calrt.Model:
+    from calrt.presets import preset_name
+    from calrt.progress import ConsoleProgress, silent
+
+    lanes, cells = options.lanes, options.ctx_size
+    if preset_name(options.model) is None:
+        lanes = lanes or (1 if options.requests is None else 4)
+        cells = cells or 2048
+    load = {"lanes": lanes, "cells": cells, "compute": options.compute}
+    if options.json:
+        return device.load(options.model, progress=silent, **load)
+    with ConsoleProgress() as progress:
+        return device.load(options.model, progress=progress, **load)
+
+
+def _text(model: calrt.Model, options: argparse.Namespace) -> int:
+    pieces, start = [], time.perf_counter()
+    for piece in model.generate(
+        options.prompt,
+        max_tokens=options.predict,
+        temperature=options.temp,
+        seed=options.seed,
+        stream=True,
+    ):
+        pieces.append(piece)
+        if not options.json:
+            print(piece, end="", flush=True)
+    document = {
+        "device": options.device,
+        "model": options.model,
+        "prompt": options.prompt,
+        "text": "".join(pieces),
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+    emit(options, document, "")
+    return 0
+
+
+def _workload(model: calrt.Model, options: argparse.Namespace) -> int:
+    from calrt.progress import ConsoleProgress, silent
+    from calrt.workload import plan, run
+
+    requests = plan(
+        model, options.requests, options.seed or 0, max_tokens=options.predict, temperature=options.temp
+    )
+    if options.json:
+        outcome = run(model, requests, silent)
+    else:
+        with ConsoleProgress(unit="requests") as progress:
+            outcome = run(model, requests, progress)
+    document = {"device": options.device, "model": options.model, "seed": options.seed or 0}
+    emit(options, document | asdict(outcome) | {"balanced": outcome.balanced}, _report(outcome))
+    return 0 if outcome.balanced else EXIT_FAILED
+
+
+def _report(outcome: Outcome) -> str:
+    finishes = ", ".join(f"{count} {name}" for name, count in outcome.finishes.items() if count)
+    lines = [
+        f"{outcome.requests} requests: {finishes}",
+        f"{outcome.prompt_tokens} prompt tokens, {outcome.tokens} tokens in {outcome.seconds:.2f} s",
+        f"tokens' SHA-256 {outcome.tokens_sha256} (without cancelled requests)",
+        f"KV: {outcome.free_lanes} of {outcome.lanes} lanes free, {outcome.reserved_cells} cells reserved",
+        f"jobs in flight: {outcome.jobs_in_flight}",
+    ]
+    lines += [f"imbalance: {text}" for text in outcome.imbalances]
+    lines.append("balanced" if outcome.balanced else "NOT balanced")
+    return "\n".join(lines)

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `calrt` command: text and JSON of each subcommand, exit codes, errors, examples."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import calrt
+from calrt.cli import main, make_parser
+from calrt.perf import row_fault
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALRT_EVIDENCE", str(tmp_path_factory.mktemp("evidence")))
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command line in this process: exit code, stdout, stderr."""
+
+    def run(*words: str | Path) -> tuple[int, str, str]:
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as end:  # help
+            code = int(end.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def document(cli: Run, *words: str | Path, code: int = 0) -> Any:
+    """The one JSON document that a command with --json prints, and nothing else."""
+    got, out, err = cli(*words, "--json")
+    assert (got, err) == (code, "")
+    return json.loads(out)
+
+
+# ---- devices, caps ------------------------------------------------------------------------------
+
+
+def test_devices(cli: Run) -> None:
+    rows = {row["device"]: row for row in document(cli, "devices")["devices"]}
+    assert rows.keys() >= {"cpu", "null"}
+    assert rows["cpu"]["device_class"] == "cpu-ref"
+    code, out, _ = cli("devices")
+    assert code == 0
+    assert re.search(r"^cpu +cpu \(cpu-ref\), 1 chip, .* driver \d", out, re.M)
+
+
+def test_caps_is_a_table_with_a_column_for_hardware(cli: Run) -> None:
+    code, out, _ = cli("caps", "-dev", "null")
+    assert code == 0
+    head, *rows = out.splitlines()
+    assert re.split(r"  +", head) == [
+        "capability",
+        "value",
+        "level",
+        "subject",
+        "source",
+        "CalRT 0.7.6 hardware",
+    ]
+    with calrt.open("null") as device:
+        assert len(rows) == len(device.caps) > 0
+    assert all(row.endswith("no figure") for row in rows)
+    assert re.search(r"^cancel +0 +C0 +null +null: .*no figure$", out, re.M)
+
+
+def test_caps_as_json(cli: Run) -> None:
+    found = document(cli, "caps", "-dev", "cpu")
+    assert found["device"] == "cpu"
+    assert {frozenset(cap) for cap in found["caps"]} == {
+        frozenset(("name", "level", "value", "subject", "source", "hardware"))
+    }
+    assert {(cap["level"], cap["subject"], cap["hardware"]) for cap in found["caps"]} == {(0, "cpu", None)}
+
+
+def test_caps_of_a_model(cli: Run) -> None:
+    assert document(cli, "caps", "-m", "preset:tiny") == document(cli, "caps")
+
+
+# ---- run ----------------------------------------------------------------------------------------
+
+SHORT = ("-m", "preset:tiny", "-t", "1", "-n", "5", "--seed", "3")
+
+
+def test_run_continues_a_prompt(cli: Run) -> None:
+    found = document(cli, "run", *SHORT, "-p", "ka lo")
+    assert (found["device"], found["model"], found["prompt"]) == ("cpu", "preset:tiny", "ka lo")
+    assert found["text"]
+    code, out, err = cli("run", *SHORT, "-p", "ka lo")
+    assert (code, out) == (0, found["text"] + "\n")
+    assert "loading: done" in err
+
+
+def test_run_of_random_requests_ends_with_a_balance(cli: Run) -> None:
+    words = ("run", "-m", "preset:tiny", "-t", "1", "-n", "8", "--requests", "30", "--seed", "5")
+    found = document(cli, *words)
+    assert found["balanced"]
+    assert found["imbalances"] == found["failures"] == []
+    assert found["free_lanes"] == found["lanes"] == 4
+    assert found["reserved_cells"] == found["jobs_in_flight"] == 0
+    assert sum(found["finishes"].values()) == found["requests"] == 30
+    assert found["finishes"]["cancelled"] > 0
+    assert document(cli, *words)["tokens_sha256"] == found["tokens_sha256"]
+    assert document(cli, *words[:-1], "6")["tokens_sha256"] != found["tokens_sha256"]
+    code, out, err = cli(*words)
+    assert code == 0
+    assert out.splitlines()[-1] == "balanced"
+    assert "4 of 4 lanes free, 0 cells reserved" in out
+    assert "running (30 requests)" in err
+
+
+def test_a_run_that_does_not_balance_fails(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(kv: object, lane: int) -> dict[str, Any]:
+        return {"state": "RESERVED", "length": 0, "reserved": 7, "job_seq": 0}
+
+    class Kv:
+        def __init__(self, real: Any) -> None:
+            self._real = real
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+        snapshot = damaged
+
+    real = calrt.Model.kv.func  # type: ignore[attr-defined]
+    monkeypatch.setattr(calrt.Model, "kv", property(lambda model: Kv(real(model))))
+    words = ("run", "-m", "preset:tiny", "-t", "1", "-n", "2", "--requests", "2")
+    found = document(cli, *words, code=1)
+    assert (found["balanced"], found["reserved_cells"]) == (False, 28)
+    assert found["imbalances"] == ["28 cells are reserved"]
+    code, out, _ = cli(*words)
+    assert code == 1
+    assert out.splitlines()[-2:] == ["imbalance: 28 cells are reserved", "NOT balanced"]
+
+
+# ---- bench --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "names", "unit"),
+    [
+        (("copy", "-dev", "null", "--sizes", "64,4096"), ["copy.h2d.host", "copy.d2h.host"] * 2, "us"),
+        (("bf16", "--sizes", "1000"), ["bf16.from_f32", "bf16.to_f32"], "elem/s"),
+        (("submit",), ["submit.graph.decode_b1", "submit.slot.decode_b1"], "us"),
+    ],
+)
+def test_bench(words: tuple[str, ...], names: list[str], unit: str, cli: Run, tmp_path: Path) -> None:
+    out_file = tmp_path / "rows.jsonl"
+    found = document(cli, "bench", *words, "--rounds", "2", "--out", out_file)
+    assert found["schema"] == "calrt.perf/1"
+    assert [row["name"] for row in found["rows"]] == names
+    assert [row_fault(row) for row in found["rows"]] == [None] * len(names)
+    assert {row["unit"] for row in found["rows"]} == {unit}
+    assert all(row["limit"] > 0 and row["load"] >= 0 for row in found["rows"])
+    assert [json.loads(line)["kind"] for line in out_file.read_text().splitlines()] == [
+        "run",
+        *["bench"] * len(names),
+        "end",
+    ]
+    code, out, err = cli("bench", *words, "--rounds", "1")
+    assert code == 0
+    assert re.split(r"  +", out.splitlines()[0])[2:] == ["value", "limit or peer", "unit", "ratio", "load"]
+    assert [line.split()[0] for line in out.splitlines()[1:]] == names
+    assert "measuring: done" in err
+
+
+def test_a_device_that_works_has_no_limit_of_submit(cli: Run) -> None:
+    rows = document(cli, "bench", "submit", "-dev", "cpu", "--rounds", "1")["rows"]
+    assert [(row["limit"], row["ratio"]) for row in rows] == [(None, None)] * 2
+
+
+# ---- exit codes, errors -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("run",), 2, "-m/--model"),
+        (("run", "-m", "preset:tiny", "-n", "0"), 2, "-n/--predict: 0 is outside 1.."),
+        (("run", "-m", "preset:tiny", "-n", "many"), 2, "-n/--predict: 'many' is no whole number"),
+        (("run", "-m", "preset:tiny", "--temp", "-1"), 2, "--temp: -1 is not a finite number of 0 or more"),
+        (("run", "-m", "preset:tiny", "--temp", "nan"), 2, "--temp: nan"),
+        (("run", "-m", "preset:tiny", "--seed", "-1"), 2, "--seed: -1 is outside 0..4294967295"),
+        (("run", "-m", "preset:tiny", "--requests", "0"), 2, "--requests: 0 is outside 1.."),
+        (("run", "-m", "preset:tiny", "--requests", "2", "-p", "x"), 2, "-p/--prompt"),
+        (("run", "-m", "preset:tiny", "--compute", "f16"), 2, "--compute: invalid choice: 'f16'"),
+        (("run", "-m", "preset:tiny", "-c", "63"), 1, "cells=63"),
+        (("run", "-m", "preset:huge"), 1, "there is no preset 'huge'"),
+        (("run", "-m", "no/such.gguf"), 1, "no such GGUF file"),
+        (("caps", "-dev", "nowhere"), 1, "there is no driver 'nowhere'"),
+        (("caps", "--evidence", "no/such"), 1, "evidence: no/such does not exist"),
+        (("bench", "copy", "--sizes", "8,x"), 2, "--sizes: 'x' is no whole number"),
+        (("bench", "bf16", "--rounds", "0"), 2, "--rounds: 0 is outside 1..1000"),
+        (("bench", "warp"), 2, "'warp'"),
+        (("bench",), 2, "WHAT"),
+        (("model",), 2, "ACTION"),
+        (("model", "fetch", "gpt9"), 2, "gpt9"),
+        (("devices", "--bogus"), 2, "--bogus"),
+        (("warp",), 2, "'warp'"),
+    ],
+)
+def test_an_error_is_one_line_that_names_the_option(
+    words: tuple[str, ...], code: int, says: str, cli: Run
+) -> None:
+    got, out, err = cli(*words)
+    assert (got, out) == (code, "")
+    line = err.splitlines()[-1]
+    assert line.startswith("calrt: ")
+    assert says in line
+    assert code == 1 or len(err.splitlines()) == 1
+    found = document(cli, *words, code=code)
+    assert found.keys() == {"error"}
+    assert found["error"]["exit_code"] == code
+    assert says in found["error"]["message"]
+
+
+def test_an_error_of_the_runtime_keeps_its_fields_in_json(cli: Run) -> None:
+    error = document(cli, "caps", "-dev", "nowhere", code=1)["error"]
+    assert (error["status"], error["code"], error["recovery"]) == ("INVALID_ARGUMENT", 1, "fix_call")
+
+
+def test_without_a_command_there_is_help(cli: Run) -> None:
+    code, out, err = cli()
+    assert (code, out) == (2, "")
+    assert "calrt run" in err
+    assert cli("--version") == (0, f"calrt {calrt.__version__}\n", "")
+
+
+def spawn(*words: str, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "calrt", *words]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **options
+    )
+
+
+@pytest.fixture
+def interrupted() -> Iterator[tuple[int, str, str]]:
+    """A run that gets SIGINT once it has begun to answer."""
+    words = ("run", "-m", "preset:tiny", "-t", "1", "-n", "100000000", "--requests", "1000000", "--json")
+    process = spawn(*words, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(4)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        yield process.returncode, out, err
+    finally:
+        process.kill()
+
+
+def test_an_interrupt_is_130(interrupted: tuple[int, str, str]) -> None:
+    code, out, err = interrupted
+    assert code == 130, err
+    assert json.loads(out)["error"] == {"message": "interrupted", "exit_code": 130}
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "calrt", "caps"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+# ---- help ---------------------------------------------------------------------------------------
+
+
+def parsers(parser: argparse.ArgumentParser, name: str = "calrt") -> Iterator[tuple[str, Any]]:
+    yield name, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, child in action.choices.items():
+                yield from parsers(child, f"{name} {word}")
+
+
+COMMANDS = {name: parser for name, parser in parsers(make_parser()) if name != "calrt serve"}
+LEAVES = sorted(name for name, parser in COMMANDS.items() if parser.get_default("command") is not None)
+
+
+def test_the_commands() -> None:
+    assert {name.split()[1] for name in LEAVES} >= {"devices", "caps", "run", "bench", "model"}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_each_command_has_json_and_a_help_with_examples_and_exit_codes(name: str, cli: Run) -> None:
+    code, out, err = cli(*name.split()[1:], "-h")
+    assert (code, err) == (0, "")
+    for due in ("--json", "examples:", f"  {name}", "exit codes:", "130"):
+        assert due in out, due
+
+
+def examples(text: str) -> list[str]:
+    lines = text.partition("examples:")[2].splitlines()
+    found = (re.match(r"  (calrt .*?)(?:  +\S.*)?$", line) for line in lines)
+    return [match[1] for match in found if match]
+
+
+ALL_EXAMPLES = sorted({line for parser in COMMANDS.values() for line in examples(parser.epilog or "")})
+_SLOW = re.compile(r"smollm2|conformance|serve|-dev mock|bench (copy|bf16|submit)( -dev cpu)?$")
+
+
+def test_every_example_is_a_command_line_that_parses() -> None:
+    assert len(ALL_EXAMPLES) > 12
+    for line in ALL_EXAMPLES:
+        words = shlex.split(line)[1:]
+        if words[0] != "serve":
+            assert callable(make_parser().parse_args(words).command), line
+
+
+@pytest.mark.parametrize("line", [line for line in ALL_EXAMPLES if not _SLOW.search(line)])
+def test_cheap_examples_run(line: str, cli: Run) -> None:
+    code, out, err = cli(*shlex.split(line)[1:])
+    assert (code, bool(out)) == (0, True), err
+    if "--json" in line:
+        json.loads(out)
