@@ -47,6 +47,22 @@ def test_a_command_works(line: str, environment: dict[str, str]) -> None:
     assert done.stdout.strip()
 
 
+def test_the_second_and_the_third_command_say_the_same(environment: dict[str, str]) -> None:
+    said = [
+        subprocess.run(
+            [sys.executable, "-m", "calrt", *shlex.split(line)[1:]],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, **environment},
+        ).stdout
+        for line in SHELL
+        if " run " in line and " mock" in line
+    ]
+    assert len(said) == 2
+    assert len(set(said)) == 1
+
+
 def test_the_server_answers_the_request(environment: dict[str, str]) -> None:
     (server,) = (shlex.split(line) for line in SHELL if line.startswith(".venv/bin/calrt-server"))
     (request,) = (shlex.split(line) for line in SHELL if line.startswith("curl "))

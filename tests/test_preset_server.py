@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,27 @@ def test_the_server_serves_a_preset(nowhere: dict[str, str]) -> None:
             assert len(texts) == 1
             assert re.search(r"[a-z]{2}", texts.pop())
             assert client.get("/props").json()["total_slots"] == 4
+        assert process.end() == 0, process.log
+
+
+@pytest.mark.skipif(DEVICE != "mock", reason="needs the mock driver")
+@pytest.mark.parametrize("name", ["tiny", "bare", "dual-chip"])
+def test_a_mock_has_one_right_answer_whatever_the_schedule(
+    name: str, nowhere: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = [f"request {number % 3}" for number in range(9)]
+    monkeypatch.setenv("CALRT_CACHE", nowhere["CALRT_CACHE"])
+    with calrt.open("mock") as device, device.load("preset:tiny", lanes=1) as model:
+        right = [model.generate(prompt, max_tokens=8, temperature=0) for prompt in prompts]
+    assert len(set(right)) == 3
+    with Process("-m", f"preset:{name}", "--device", f"mock:{name}", **nowhere) as process:
+        with process.ready() as client, ThreadPoolExecutor(6) as threads:
+
+            def ask(prompt: str) -> str:
+                body = {"prompt": prompt, "n_predict": 8, "temperature": 0}
+                return str(client.post("/completion", json=body).json()["content"])
+
+            assert list(threads.map(ask, prompts)) == right
         assert process.end() == 0, process.log
 
 
