@@ -15,3 +15,11 @@ foreach(name mock mock_jobs mock_load)
   calrt_test(${name} ${CMAKE_DL_LIBS})
   add_dependencies(${name}_test cald_mock)
 endforeach()
+
+# Not a test: prints speeds.
+add_executable(mock_bench mock_bench.cpp ${mock_driver}/fold_portable.cpp ${mock_driver}/logits.cpp)
+target_link_libraries(mock_bench PRIVATE calrt)
+if(CALRT_X86)
+  target_sources(mock_bench PRIVATE ${mock_driver}/fold_avx2.cpp)
+  target_compile_definitions(mock_bench PRIVATE CALRT_X86=1)
+endif()

@@ -44,7 +44,38 @@ TEST(a_change_of_any_bit_of_any_cell_changes_the_sums) {
   CHECK(unseen == 0 && same(lane.fold(fold_portable), right));
 }
 
-// (position, mix) -> (h1, h2) has an inverse, so no pair of changes in one cell can cancel out.
+// The worst that can be chosen: another position, and a mix with which h2 is the same. It shows in
+// h1, since (position, mix) -> (h1, h2) has an inverse.
+TEST(no_two_changes_of_a_cell_cancel_out) {
+  constexpr uint32_t kPosition = 0x9e3779b1u, kTimes = 0x2c1b3c6du;
+  const auto shifted_back = [](uint32_t x, uint32_t by) {
+    uint32_t y = x;
+    for (uint32_t done = 0; done < 32; done += by) y = x ^ (y >> by);
+    return y;
+  };
+  uint32_t inverse = 1;
+  for (uint32_t i = 0; i < 5; ++i) inverse *= 2 - kTimes * inverse;
+  std::mt19937 random(3);
+  uint32_t unseen = 0;
+  for (uint32_t i = 0; i < 100'000; ++i) {
+    Lane lane(3);
+    const Sums right = lane.fold(fold_portable);
+    const size_t cell = i % 3;
+    const auto position = static_cast<uint32_t>(lane.positions[cell]);
+    uint32_t h1 = lane.mixes[cell] + position * kPosition;
+    h1 = (h1 ^ (h1 >> 15)) * kTimes;
+    h1 ^= h1 >> 13;
+    const auto other = static_cast<uint32_t>(random());
+    const uint32_t before_times = shifted_back(position + h1 - other, 13) * inverse;
+    lane.positions[cell] = static_cast<int32_t>(other);
+    lane.mixes[cell] = shifted_back(before_times, 15) - other * kPosition;
+    const Sums sums = lane.fold(fold_portable);
+    CHECK(sums.b == right.b);
+    unseen += other != position && same(sums, right) ? 1 : 0;
+  }
+  CHECK(unseen == 0);
+}
+
 TEST(a_cell_replaced_by_any_other_changes_the_sums) {
   std::mt19937 random(3);
   uint32_t unseen = 0;

@@ -157,6 +157,11 @@ TEST(order_counts) {
   MockModel model(device, package);
   Tokens tokens = prompt(64);
   const Tokens right = answer_to(model, tokens);
+  const int32_t first = argmax(fill(model, tokens, 0));
+  std::vector<uint32_t> cells = model.read(0, 64);
+  for (const uint32_t part : {0, 64}) std::swap(cells[part + 10], cells[part + 50]);
+  model.write(0, 0, cells);
+  CHECK(continued(model, 0, first, 64) != right);
   std::swap(tokens[10], tokens[50]);
   CHECK(answer_to(model, tokens) != right);
 }

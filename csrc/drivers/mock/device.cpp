@@ -160,7 +160,7 @@ cald_device_info describe_device(const cald_device* device, const Preset& preset
   info.depth = 1;
   info.queue = preset.queue;
   info.memory_bytes = info.memory_free = preset.memory_bytes;
-  info.id = preset.device_class;
+  info.id = preset.id;
   info.domains = preset.domains;
   info.completion = preset.completion;
   info.clock = CALD_CLOCK_REAL;

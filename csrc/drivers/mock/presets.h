@@ -22,6 +22,7 @@ struct Placement {
 struct Preset {
   const char* name;
   const char* device_class;
+  const char* id;               // names the device's lock
   const char *source, *absent;  // why a capability is there, or is not
   std::span<const cald_chip* const> chips;
   std::span<const cald_link> links;
@@ -38,7 +39,7 @@ struct Preset {
   uint32_t most_lanes, most_cells, most_batch, most_chunk;
   uint64_t memory_bytes;
   // What a load takes on the device; 0: what the package's tensors and the cells truly have.
-  uint64_t weight_bytes, kv_bytes_per_cell;
+  uint64_t weight_bytes = 0, kv_bytes_per_cell = 0;
   Timing timing;
 };
 
