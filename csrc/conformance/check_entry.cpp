@@ -2,7 +2,7 @@
 // ENTRY: the handshake, handles, and callers of another version.
 #include <cstddef>
 
-#include "conformance/graph_call.h"
+#include "conformance/player.h"
 
 namespace calrt::conformance {
 namespace {
@@ -133,6 +133,20 @@ CONFORMANCE_CHECK("ENTRY-06", "device_info") {
           box.struct_size());
   REQUIRE(box.kept_from(sizeof(cald_device_info)),
           "device_info wrote fields that this driver cannot know");
+}
+
+CONFORMANCE_CHECK("ENTRY-07", "") {
+  // What is behind an older desc is not a field: here it would be a set that there is not.
+  GraphCall call(kit, 0);
+  Player(kit).fill(call);
+  Told* told = Told::make();
+  cald_job_desc desc = call.desc({}, told);
+  desc.struct_size = offsetof(cald_job_desc, set);
+  std::memset(static_cast<void*>(&desc.set), 0x5A, sizeof desc.set);
+  cald_session* session = kit.session();
+  cald_job* made = nullptr;
+  kit.ok("submit", [&](cald_error* err) { return kit.table().submit(session, &desc, &made, err); });
+  Job(kit, made, told, 1).expect(CALD_JOB_DONE, "a job of an older caller");
 }
 
 CONFORMANCE_CHECK("ENTRY-08", "") {

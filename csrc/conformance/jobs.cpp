@@ -2,6 +2,7 @@
 #include "conformance/jobs.h"
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 
 #include "calrt/driver_host.h"
@@ -22,7 +23,8 @@ Told* Told::make() {
 
 void Told::on_complete(void* user, const cald_completion* completion) {
   auto* told = static_cast<Told*>(user);
-  Word word{{}, std::this_thread::get_id()};
+  static std::atomic<uint64_t> count{0};
+  Word word{{}, std::this_thread::get_id(), ++count};
   std::memcpy(&word.completion, completion,
               std::min<size_t>(completion->struct_size, sizeof word.completion));
   const std::scoped_lock lock(told->mutex_);
@@ -42,6 +44,11 @@ cald_completion Told::last() const {
 std::thread::id Told::thread() const {
   const std::scoped_lock lock(mutex_);
   return words_.empty() ? std::thread::id() : words_.back().thread;
+}
+
+uint64_t Told::order() const {
+  const std::scoped_lock lock(mutex_);
+  return words_.empty() ? 0 : words_.back().order;
 }
 
 int32_t Job::state() {

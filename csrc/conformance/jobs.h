@@ -19,13 +19,15 @@ class Told {
   struct Word {
     cald_completion completion;
     std::thread::id thread;
+    uint64_t order;  // among all completions
   };
   static Told* make();
   static void on_complete(void* user, const cald_completion* completion);
 
   size_t count() const;
   cald_completion last() const;
-  std::thread::id thread() const;
+  std::thread::id thread() const;  // of the last
+  uint64_t order() const;          // of the last, from 1; 0 = none came
 
  private:
   mutable std::mutex mutex_;

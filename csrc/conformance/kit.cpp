@@ -120,7 +120,7 @@ cald_device* Kit::device() {
     info_ = {};
     info_.struct_size = sizeof info_;
     ok("device_info", [&](cald_error* err) { return table().device_info(made, &info_, err); });
-    virtual_now_ = 0;
+    virtual_now_ = due_ns_ = 0;
   }
   return device_.get().pointer;
 }
@@ -234,19 +234,19 @@ uint64_t Kit::poll(uint64_t at_ns) {
   const cald_status status =
       call("poll", [&](cald_error* err) { return table().poll(on, at_ns, &next, err); });
   if (status != CALD_OK) broken_rule("POLL-01", "poll answered %d: %s", status, message_.c_str());
+  due_ns_ = next == CALD_NO_DEADLINE ? at_ns + 1000 : std::max(next, at_ns + 1);
   return next;
 }
 
-uint64_t Kit::turn() {
-  if (!polled()) return CALD_NO_DEADLINE;
-  const uint64_t next = poll(now_ns());
-  if (virtual_clock())
-    virtual_now_ =
-        next == CALD_NO_DEADLINE ? virtual_now_ + 1000 : std::max(next, virtual_now_ + 1);
-  else
-    usleep(static_cast<useconds_t>(
-        std::clamp<int64_t>(static_cast<int64_t>(next - now_ns()) / 1000, 20, 1000)));
-  return next;
+void Kit::turn() {
+  if (!polled()) return;
+  if (virtual_clock()) {
+    poll(std::max(due_ns_, virtual_now_));
+    return;
+  }
+  const uint64_t now = now_ns(), next = poll(now);
+  usleep(
+      static_cast<useconds_t>(std::clamp<uint64_t>((std::max(next, now) - now) / 1000, 20, 1000)));
 }
 
 }  // namespace calrt::conformance

@@ -92,8 +92,8 @@ class Kit {
   // The device's clock: the one of deadlines.
   uint64_t now_ns();
   // Gives a polled device a turn; virtual time moves to where it wants to be polled, or by 1 us.
-  // Returns when it wants to be polled next. Others: nothing.
-  uint64_t turn();
+  void turn();
+  // Returns when it wants to be polled next.
   uint64_t poll(uint64_t at_ns);
 
  private:
@@ -115,7 +115,8 @@ class Kit {
   ModelHandle model_;
   cald_model_info model_info_{};
   SessionHandle session_;
-  uint64_t virtual_now_ = 0;
+  uint64_t virtual_now_ = 0;  // where the last poll stood
+  uint64_t due_ns_ = 0;       // when the device wants the next one
 };
 
 template <class Call>
