@@ -35,7 +35,7 @@ EXIT_INTERRUPTED = 130
 EXIT_CODES = """exit codes:
   0    it went well
   1    it failed, or what was checked does not hold; stderr says why in one line
-  2    a wrong command line, or something is missing: an extra, a model, a driver
+  2    a wrong command line, or something is missing: an extra, a model that cannot be fetched
   130  interrupted (Ctrl-C)
 """
 

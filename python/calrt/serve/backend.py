@@ -27,10 +27,8 @@ _SPM, _BPE = 1, 2
 
 def load(config: Config, path: str) -> Parts:
     """Open the device, load the model at `path` onto it, make a runner. Everything goes back on an error."""
-    if config.threads < 0:
-        device = calrt.open(config.device)
-    else:
-        device = calrt.open(config.device, threads=config.threads)
+    own: dict[str, Any] = {} if config.threads < 0 else {"threads": config.threads}
+    device = calrt.open(config.device, allow_unverified=config.allow_unverified, **own)
     try:
         model = _load_model(device, config, path)
         try:

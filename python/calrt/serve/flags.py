@@ -28,6 +28,7 @@ class Config(Struct, frozen=True, kw_only=True):
     model: str = ""
     demo: bool = False
     device: str = "cpu"
+    allow_unverified: bool = False
     alias: str = ""
     host: str = "127.0.0.1"
     port: int = 8080
@@ -87,6 +88,8 @@ GROUPS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
              "serve the demo model (SmolLM2-135M-Instruct), preset:tiny on mock if it is not here"),
         Flag("-dev --device", "device", str, "LLAMA_ARG_DEVICE",
              "a driver such as cpu or mock:bare, or the path of one"),
+        Flag("--allow-unverified", "allow_unverified", bool, "",
+             "use what the device is said to do (C1, C2), not only what is proven (C0)"),
         Flag("-a --alias", "alias", str, "LLAMA_ARG_ALIAS", "name in answers; several with commas"),
         Flag("-c --ctx-size", "ctx_size", int, "LLAMA_ARG_CTX_SIZE",
              "context of all slots together, 0 = the model's", 0, _BIG),
