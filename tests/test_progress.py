@@ -58,3 +58,11 @@ def test_an_interrupted_bar_is_closed() -> None:
 
 def test_silent() -> None:
     silent("reading x", 1, 2)
+
+
+def test_what_is_counted_need_not_be_bytes() -> None:
+    stream = io.StringIO()
+    with ConsoleProgress(stream, unit="requests") as progress:
+        progress("running", 0, 20)
+        progress("running", 20, 20)
+    assert stream.getvalue() == "running (20 requests) ...\nrunning: done\n"
