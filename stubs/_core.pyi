@@ -69,6 +69,7 @@ class Device:
         parallel: str = "",
         placement: str = "",
         progress: Callable[[int, int], bool] | None = None,
+        withheld: Mapping[str, str] = {},
     ) -> Model: ...
     def footprint(
         self,

@@ -182,6 +182,7 @@ Result<void> Job::wait(uint64_t deadline_ns) {
 Result<void> Job::cancel() {
   CALRT_TRY(check_process("cancel"));
   if (terminal()) return {};
+  CALRT_TRY(model()->check_granted("cancel"));
   const auto entry = CALRT_DRIVER_ENTRY(control_->table(), job_cancel);
   if (entry == nullptr)
     return fail(Status::UNSUPPORTED, "cancel: driver %s cannot; job %llu ends by itself",

@@ -10,13 +10,13 @@ namespace {
 
 constexpr struct {
   uint32_t op;
-  const char* name;
-} kOps[] = {{CALD_KV_CLEAR, "clear"},
-            {CALD_KV_LANE_COPY, "lane_copy"},
-            {CALD_KV_RANGE_COPY, "range_copy"},
-            {CALD_KV_ROTATE, "rotate"},
-            {CALD_KV_READ, "read"},
-            {CALD_KV_WRITE, "write"}};
+  const char *name, *capability;
+} kOps[] = {{CALD_KV_CLEAR, "clear", "kv_clear"},
+            {CALD_KV_LANE_COPY, "lane_copy", "lane_copy"},
+            {CALD_KV_RANGE_COPY, "range_copy", "range_copy"},
+            {CALD_KV_ROTATE, "rotate", "k_rotate"},
+            {CALD_KV_READ, "read", "kv_read"},
+            {CALD_KV_WRITE, "write", "kv_write"}};
 
 std::string listed(uint32_t ops) {
   std::string names;
@@ -116,6 +116,8 @@ Result<std::shared_ptr<Job>> Job::submit_kv(const std::shared_ptr<Session>& sess
                 "kv: driver %s moves no cells: it cannot %s, nor anything else", table.name,
                 kv_op_name(move.op));
   }
+  for (const auto& known : kOps)
+    if (known.op == move.op) CALRT_TRY(model->check_granted(known.capability));
   CALRT_TRY_ASSIGN(const cald_kv_info info, model->kv_info());
   CALRT_TRY(check_op(move.op, info.ops));
   CALRT_TRY(check_move(move, info));

@@ -63,7 +63,8 @@ Result<BindingSetHandle> Model::make_known(uint32_t graph,
                                            const std::vector<cald_binding>& bindings) {
   const cald_driver_table& table = device_->table();
   const auto make = CALRT_DRIVER_ENTRY(table, binding_set_make);
-  if (make == nullptr || CALRT_DRIVER_ENTRY(table, binding_set_free) == nullptr)
+  if (make == nullptr || CALRT_DRIVER_ENTRY(table, binding_set_free) == nullptr ||
+      !check_granted("binding_sets").ok())
     return BindingSetHandle();
   cald_binding_set* made = nullptr;
   CALRT_TRY(device_->call_alone("binding_set_make", [&](cald_error* detail) {
@@ -74,6 +75,12 @@ Result<BindingSetHandle> Model::make_known(uint32_t graph,
     return Error{Status::INTERNAL, 0, "the driver answered OK and gave no handle",
                  "binding_set_make"};
   return BindingSetHandle({made, &table});
+}
+
+Result<void> Model::check_granted(const char* capability) const {
+  const auto found = withheld_.find(capability);
+  if (found == withheld_.end()) return {};
+  return Error{Status::UNSUPPORTED, 0, found->second, capability};
 }
 
 void Model::close() { closed_.store(true); }

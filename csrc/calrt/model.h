@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,6 +25,10 @@ struct LoadRequest {
   std::string compute, kv_dtype, logits_dtype, parallel, placement;  // "" = default
   // Called at >= 2 Hz on the loading thread; false cancels.
   std::function<bool(uint64_t done, uint64_t total)> progress;
+  // Capabilities that are not to be used of this model, each with the reason: "cancel",
+  // "binding_sets", "footprint", "kv_clear", "lane_copy", "range_copy", "k_rotate", "kv_read",
+  // "kv_write". What the device has is then as if it had it not, and a caller is told the reason.
+  std::map<std::string, std::string> withheld;
 };
 
 class Model;
@@ -105,6 +110,9 @@ class Model : public std::enable_shared_from_this<Model> {
   // What KV the model has and which operations it can do; UNSUPPORTED when the driver cannot tell.
   Result<cald_kv_info> kv_info();
 
+  // UNSUPPORTED with the reason if the load was told not to use a capability.
+  Result<void> check_granted(const char* capability) const;
+
   // Stops new jobs, unloads with the last holder. Idempotent.
   void close();
   bool closed() const { return closed_.load(); }
@@ -122,6 +130,7 @@ class Model : public std::enable_shared_from_this<Model> {
   cald_model_info info_{};
   uint64_t generation_ = 0;
   std::vector<uint32_t> decode_, prefill_;
+  std::map<std::string, std::string> withheld_;  // constant after load()
   std::atomic<bool> closed_{false};
 };
 

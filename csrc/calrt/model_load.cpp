@@ -207,7 +207,8 @@ Result<std::shared_ptr<Model>> Model::load(std::shared_ptr<Device> device,
                                            const LoadRequest& request) {
   CALRT_TRY_ASSIGN(const auto call, prepare(*device, *package, request));
   const cald_driver_table& table = device->table();
-  if (CALRT_DRIVER_ENTRY(table, model_footprint) != nullptr) {
+  if (CALRT_DRIVER_ENTRY(table, model_footprint) != nullptr &&
+      request.withheld.count("footprint") == 0) {
     CALRT_TRY_ASSIGN(const cald_footprint need, device->ask_footprint(*package, call->options));
     CALRT_TRY_ASSIGN(const DeviceInfo info, device->info());
     CALRT_TRY(check_room(need, info));
@@ -217,6 +218,7 @@ Result<std::shared_ptr<Model>> Model::load(std::shared_ptr<Device> device,
   model->device_ = device;
   model->package_ = package;
   model->generation_ = ++last_generation;
+  model->withheld_ = request.withheld;
   cald_model* handle = nullptr;
   CALRT_TRY(device->call_alone("model_load", [&](cald_error* detail) {
     return table.model_load(device->handle(), &package->typed(), &call->options, &handle, detail);
