@@ -242,3 +242,30 @@ TEST(a_pool_is_whole_again_after_the_late_answer_of_a_lost_job) {
   for (int i = 0; i < 3; ++i) CHECK(pool->acquire(0).ok());
   pool->close();
 }
+
+TEST(what_a_load_withholds_is_not_used_and_a_refusal_says_why) {
+  Rig rig(can_all);
+  LoadRequest request;
+  request.lanes = 4;
+  for (const char* name : {"k_rotate", "cancel"})
+    request.withheld[name] = std::string(name) + " is C1 on it";
+  auto model = *Model::load(rig.device, PackageForTest::make("scripted", "test-class"), request);
+  const auto moved = [&](uint32_t op) {
+    return Job::submit_kv(rig.session, model, {op, 0, 0, 1, 0, 2, 1}, {}, in(20'000), &rig.sink);
+  };
+  const uint64_t before = script().last_kv.job_seq;
+  const auto refused = moved(CALD_KV_ROTATE);
+  CHECK(!refused.ok() && refused.error().code == Status::UNSUPPORTED);
+  CHECK(refused.error().message == "k_rotate is C1 on it");
+  CHECK(script().last_kv.job_seq == before);
+  CHECK((*moved(CALD_KV_CLEAR))->wait(0).ok());
+
+  const std::shared_ptr<BindingSet> bindings = *model->make_bindings(0);
+  script().ends = Ends::HELD;
+  auto job = *Job::submit(rig.session, model, bindings, in(20'000), &rig.sink);
+  const auto cancelled = job->cancel();
+  CHECK(cancelled.error().code == Status::UNSUPPORTED);
+  CHECK(cancelled.error().message == "cancel is C1 on it" && !job->terminal());
+  CHECK(script().finish(job->job_seq()) && job->wait(0).ok() && job->cancel().ok());
+  script().set([](Script& now) { now.ends = Ends::INSIDE; });
+}
