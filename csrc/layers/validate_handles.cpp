@@ -47,9 +47,13 @@ std::optional<Refusal> HandleTable::check(Kind kind, const void* pointer, bool c
 }
 
 HandleRef HandleTable::add(HandleRef handle) {
+  if (handle->parent != nullptr) ++handle->parent->children;
   HandleRef& place = living_[{handle->kind, handle->pointer}];
   HandleRef before = std::exchange(place, std::move(handle));
-  if (before != nullptr && lost_.size() < kMostLost) lost_.push_back(before);
+  if (before != nullptr) {
+    if (before->parent != nullptr) --before->parent->children;
+    if (lost_.size() < kMostLost) lost_.push_back(before);
+  }
   return before;
 }
 
@@ -63,23 +67,15 @@ void HandleTable::let_go(Handle& holder) {
   holder.holds.clear();
 }
 
-std::vector<HandleRef> HandleTable::children(const HandleRef& of) const {
-  std::vector<HandleRef> found;
+HandleRef HandleTable::a_child(const HandleRef& of) const {
   for (const auto& [key, handle] : living_)
-    if (handle->parent == of) found.push_back(handle);
-  return found;
-}
-
-std::vector<HandleRef> HandleTable::jobs_of(const HandleRef& session) const {
-  std::vector<HandleRef> found;
-  for (auto at = living_.lower_bound({Kind::JOB, nullptr});
-       at != living_.end() && at->first.first == Kind::JOB; ++at)
-    if (at->second->parent == session) found.push_back(at->second);
-  return found;
+    if (handle->parent == of) return handle;
+  return nullptr;
 }
 
 void HandleTable::bury(const HandleRef& handle) {
   let_go(*handle);
+  if (handle->parent != nullptr) --handle->parent->children;
   dead_[handle->pointer] = {handle->kind, ++serial_};
   order_.emplace_back(handle->pointer, serial_);
   if (order_.size() <= kRemembered) return;
@@ -90,10 +86,8 @@ void HandleTable::bury(const HandleRef& handle) {
 }
 
 std::vector<HandleRef> HandleTable::close(const HandleRef& handle) {
-  const bool leaf = handle->kind == Kind::BUFFER || handle->kind == Kind::JOB ||
-                    handle->kind == Kind::BINDING_SET;
   std::vector<HandleRef> lost;
-  if (!leaf)
+  if (handle->children > 0)
     for (const auto& [key, other] : living_)
       if (other != handle && below(other, handle)) lost.push_back(other);
   for (const HandleRef& child : lost) {

@@ -25,11 +25,13 @@ using HandleRef = std::shared_ptr<Handle>;
 struct Handle {
   Kind kind;
   const void* pointer;
-  uint64_t call;                 // the number of the call that made it
-  HandleRef parent;              // null for a driver
-  std::string what;              // for the leak table: "64 bytes", "graph 3"
-  std::vector<HandleRef> holds;  // a job that has not ended, a binding set: what they use
-  int holders = 0;               // how many such use this one
+  uint64_t call;                     // the number of the call that made it
+  HandleRef parent;                  // null for a driver
+  std::string what;                  // for the leak table: "64 bytes", "graph 3"
+  std::vector<HandleRef> holds;      // a job that has not ended, a binding set: what they use
+  int holders = 0;                   // how many such use this one
+  size_t children = 0;               // that live
+  size_t untold = 0, unsettled = 0;  // of a session: jobs that have not ended, surely or perhaps
   // Of a device, as device_info said; 0 depth = not asked yet.
   uint32_t depth = 0, queue = 0;
   std::shared_ptr<ValidatedJob> job;
@@ -49,8 +51,7 @@ class HandleTable {
   HandleRef add(HandleRef handle);
   void hold(const HandleRef& holder, const HandleRef& held);
   static void let_go(Handle& holder);
-  std::vector<HandleRef> children(const HandleRef& of) const;
-  std::vector<HandleRef> jobs_of(const HandleRef& session) const;
+  HandleRef a_child(const HandleRef& of) const;
   // It is closed: dead from now on. Descendants that live are lost: dead, too, and told as leaks.
   // Returns them.
   std::vector<HandleRef> close(const HandleRef& handle);

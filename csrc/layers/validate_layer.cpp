@@ -38,10 +38,12 @@ struct ValidatedJob final : CompletionTap {
 
   std::weak_ptr<ValidateLayer> layer;
   std::weak_ptr<Handle> handle;
+  HandleRef session;
   uint64_t job_seq = 0, call = 0;
   void (*on_complete)(void*, const cald_completion*) = nullptr;
   void* user = nullptr;
-  bool refused = false, gone = false;
+  bool accepted = false, refused = false, gone = false;
+  bool is_untold = false, is_unsettled = false;  // as its session counts it
   int told = 0;
   int32_t told_state = 0, seen_state = 0;  // 0: not yet
   bool waited = false;                     // job_wait has said OK
@@ -49,6 +51,20 @@ struct ValidatedJob final : CompletionTap {
   bool ended() const { return told > 0 || waited || terminal(seen_state); }
   // The driver itself has said that it is over, apart from telling it.
   bool settled() const { return waited || terminal(seen_state); }
+  // After each change: what it holds and how its session counts it.
+  void changed() {
+    const auto count = [](bool& counted, bool now, size_t& sum) {
+      if (counted != now) now ? ++sum : --sum;
+      counted = now;
+    };
+    const bool there = accepted && !gone;
+    if (session != nullptr) {
+      count(is_untold, there && !ended(), session->untold);
+      count(is_unsettled, there && !settled(), session->unsettled);
+    }
+    const HandleRef own = handle.lock();
+    if (ended() && own != nullptr) HandleTable::let_go(*own);
+  }
 };
 
 namespace {
@@ -82,7 +98,6 @@ class ValidateLayer final : public Layer, public std::enable_shared_from_this<Va
   void submit(Call& call, uint64_t number);
   void accepted(Call& call, uint64_t number, const HandleRef& handle, cald_job* given,
                 size_t pending_before);
-  size_t pending(const HandleRef& session, bool surely) const;
   void job_query(Call& call, uint64_t number);
   void job_wait(Call& call, uint64_t number);
   void device_info(Call& call);
@@ -189,10 +204,9 @@ std::optional<Refusal> ValidateLayer::begin_end(Call& call, uint64_t number, Kin
                    HandleTable::describe(*handle) + " is used by " +
                        std::to_string(handle->holders) +
                        " jobs that have not ended or binding sets; it is not given back"};
-  const auto children = handles_.children(handle);
-  if (!children.empty())
-    note(Rule::children_alive, entry_name(call.entry), number, "%zu live, the first is %s",
-         children.size(), HandleTable::describe(*children.front()).c_str());
+  if (handle->children > 0)
+    note(Rule::children_alive, entry_name(call.entry), number, "%zu live, one is %s",
+         handle->children, HandleTable::describe(*handles_.a_child(handle)).c_str());
   if (kind == Kind::DRIVER)
     for (const HandleRef& leak : handles_.leaks(handle))
       note(Rule::leaked, entry_name(call.entry), number, "%s",
@@ -284,16 +298,9 @@ ValidateLayer::JobRef ValidateLayer::job_of(const void* pointer) const {
 void ValidateLayer::retire(const JobRef& job) {
   if (job == nullptr) return;
   job->gone = true;
+  job->changed();
   past_.push_back(job);
   if (past_.size() > kAwaited) past_.pop_front();
-}
-
-// Jobs of a session that the driver still has: surely, or perhaps (it may be telling the end now).
-size_t ValidateLayer::pending(const HandleRef& session, bool surely) const {
-  size_t n = 0;
-  for (const HandleRef& job : handles_.jobs_of(session))
-    n += surely ? !job->job->ended() : !job->job->settled();
-  return n;
 }
 
 template <auto Member>
@@ -326,7 +333,8 @@ void ValidateLayer::submit(Call& call, uint64_t number) {
     } else {
       hold(Kind::BUFFER, desc->buffer);
     }
-    pending_before = pending(handle->parent, false);
+    job->session = handle->parent;
+    if (job->session != nullptr) pending_before = job->session->unsettled;
   }
   try {
     if (desc->on_complete != nullptr)
@@ -368,7 +376,9 @@ void ValidateLayer::accepted(Call& call, uint64_t number, const HandleRef& handl
   if (const HandleRef before = handles_.add(handle))
     note(Rule::handle_lives, where, number, "it is %s", HandleTable::describe(*before).c_str());
   // As many as run may have ended already and be about to be told.
-  const size_t there = pending(handle->parent, true);
+  job.accepted = true;
+  job.changed();
+  const size_t there = job.session != nullptr ? job.session->untold : 0;
   if (job.on_complete != nullptr && room != 0 && there > room + device->depth)
     note(Rule::queue_overrun, where, number, "%zu jobs are there, depth %u and queue %u", there,
          device->depth, device->queue);
@@ -384,9 +394,14 @@ void ValidateLayer::completed(ValidatedJob& job, const cald_completion& completi
     if (job.refused)
       return note(Rule::completed_refused, where, number, "job %llu was refused", seq);
     if (job.gone) return note(Rule::completed_late, where, number, "job %llu is destroyed", seq);
-    if (job.told++ > 0)
+    const bool readable = completion.struct_size >= kLeast;
+    // Told under another number it is not this job's end: that may still come.
+    if (readable && completion.job_seq != job.job_seq)
+      note(Rule::completion_seq, where, number, "job %llu is told as %llu", seq,
+           static_cast<unsigned long long>(completion.job_seq));
+    else if (job.told++ > 0)
       return note(Rule::completed_twice, where, number, "job %llu, time %d", seq, job.told);
-    if (completion.struct_size < kLeast) {
+    if (!readable) {
       note(Rule::completion_size, where, number, "job %llu: struct_size is %u", seq,
            completion.struct_size);
     } else {
@@ -397,11 +412,8 @@ void ValidateLayer::completed(ValidatedJob& job, const cald_completion& completi
              completion.state, completion.status);
       if (completion.status < 0 || completion.status >= kStatusCount)
         note(Rule::status_range, where, number, "job %llu: status %d", seq, completion.status);
-      if (completion.job_seq != job.job_seq)
-        note(Rule::completion_seq, where, number, "job %llu is told as %llu", seq,
-             static_cast<unsigned long long>(completion.job_seq));
     }
-    if (const HandleRef handle = job.handle.lock()) HandleTable::let_go(*handle);
+    job.changed();
   }
   ++completing;
   job.on_complete(job.user, &completion);
@@ -434,8 +446,7 @@ void ValidateLayer::job_query(Call& call, uint64_t number) {
     note(Rule::state_back, "job_query", number, "job %llu: state %d, told as %d", seq, now,
          job->told_state);
   if (now > job->seen_state) job->seen_state = now;
-  if (terminal(now))
-    if (const HandleRef ended = job->handle.lock()) HandleTable::let_go(*ended);
+  job->changed();
 }
 
 void ValidateLayer::job_wait(Call& call, uint64_t number) {
@@ -451,7 +462,7 @@ void ValidateLayer::job_wait(Call& call, uint64_t number) {
   if (job->on_complete != nullptr && job->told == 0)
     note(Rule::waited_untold, "job_wait", number, "job %llu",
          static_cast<unsigned long long>(job->job_seq));
-  if (const HandleRef ended = job->handle.lock()) HandleTable::let_go(*ended);
+  job->changed();
 }
 
 }  // namespace

@@ -219,7 +219,7 @@ TEST(children_and_leaks_are_named) {
   CHECK(world.table().buffer_map(lost, nullptr, nullptr) != CALD_OK);
   world.client.library.reset();
   CHECK(world.broken().find("children_alive 1 leaked 1 ") != std::string::npos);
-  CHECK(logged("children_alive: device_close") && logged("1 live, the first is buffer"));
+  CHECK(logged("children_alive: device_close") && logged("1 live, one is buffer"));
   CHECK(logged("leaked: driver_close") && logged("(4096 bytes, made by call "));
 }
 
