@@ -41,6 +41,7 @@ calrt_shim_driver(surveyed)
 calrt_shim_driver(newer)
 calrt_test_driver(older ../abi/older_driver.c)
 calrt_shim_driver(short_transfer)
+calrt_shim_driver(skewed)
 
 function(calrt_runtime_test name)
   calrt_test(${name} ${CMAKE_DL_LIBS})
@@ -63,6 +64,7 @@ target_compile_definitions(abi_test PRIVATE
 calrt_runtime_test(driver_library)
 calrt_runtime_test(layers)
 calrt_runtime_test(fault_layer)
+calrt_runtime_test(trace_layer)
 calrt_runtime_test(validate)
 target_compile_definitions(validate_test PRIVATE
   CALRT_ABI_LOCK_0_1="${CMAKE_CURRENT_SOURCE_DIR}/abi/driver_abi_0_1.lock")
