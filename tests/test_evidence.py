@@ -374,3 +374,18 @@ def test_figures_of_hardware_come_from_its_runtime_alone(
 def test_the_schema_in_the_docs_is_the_one_that_is_checked() -> None:
     path = Path(__file__).parent.parent / "docs" / "evidence-1.schema.json"
     assert json.loads(path.read_text()) == schema()
+
+
+def test_what_the_kit_records_raises_a_level(package: Path, tmp_path: Path) -> None:
+    conformance = pytest.importorskip("calrt.conformance")
+    rows: list[Row] = [("explicit_positions", 1, 1), ("completion_callback", 2, 1), ("reset", 4, 1)]
+    library = build(tmp_path / "driver", rows)
+    report = conformance.run(str(library), package=package)
+    assert report.conforms, report.broken
+    conformance.record(report).write(tmp_path / "run.json")
+    with calrt.open(str(library)) as device:
+        assert levels(device, package) == {name: level for name, level, _ in rows}
+        with pytest.raises(calrt.UnsupportedError, match="explicit_positions is C1"):
+            device.load(package)
+    with calrt.open(str(library), evidence=tmp_path / "run.json") as device, device.load(package):
+        assert levels(device, package) == {"explicit_positions": 0, "completion_callback": 0, "reset": 4}
