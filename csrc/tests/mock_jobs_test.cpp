@@ -380,6 +380,17 @@ TEST(the_trace_has_every_stage_of_a_job) {
   for (cald_job* job : {first, second}) mock_table().job_destroy(job);
 }
 
+TEST(a_job_that_takes_no_time_is_traced_too) {
+  Rig rig(OpenOptions{{"speed", "0"}});
+  CHECK(mock_table().trace_start(rig.device.device, 8, nullptr) == CALD_OK);
+  CHECK(rig.model.run(rig.graph(), rig.bindings) == CALD_OK);
+  cald_trace_event events[8];
+  uint32_t count = 8;
+  CHECK(mock_table().trace_drain(rig.device.device, events, &count, nullptr, nullptr) == CALD_OK);
+  CHECK(count == 2 && events[0].t_ns == events[1].t_ns && events[0].id == events[1].id);
+  CHECK(events[0].phase == CALD_TRACE_BEGIN && events[1].phase == CALD_TRACE_END);
+}
+
 TEST(the_devices_clock_is_its_own) {
   Rig rig(OpenOptions{});
   cald_trace_info info{};

@@ -222,18 +222,16 @@ void cald_session::count(const Job& job, int32_t terminal) {
   }
 }
 
-// A track for each engine of a session: copies in, runs, copies out.
+// A track for each engine of a session: copies in, runs, copies out. What takes no time does not
+// show, but the run does: it names the job.
 void cald_session::trace(const Job& job) {
-  uint64_t at = device_->device_time(job.begun_ns);
-  uint32_t track = 3 * index_;
-  const auto stage = [&](const char* name, uint64_t ns) {
-    if (ns != 0) device_->trace.add(name, job.terms.job_seq, track, at, at + ns);
-    at += ns;
-    ++track;
-  };
-  stage("copy in", job.stages.in_ns);
-  stage(job.work->name(), job.stages.run_ns);
-  stage("copy out", job.stages.out_ns);
+  const uint32_t track = 3 * index_;
+  const uint64_t seq = job.terms.job_seq, begun = device_->device_time(job.begun_ns);
+  const uint64_t run = begun + job.stages.in_ns, out = run + job.stages.run_ns;
+  Trace& trace = device_->trace;
+  if (run != begun) trace.add("copy in", seq, track, begun, run);
+  trace.add(job.work->name(), seq, track + 1, run, out);
+  if (job.stages.out_ns != 0) trace.add("copy out", seq, track + 2, out, out + job.stages.out_ns);
 }
 
 // ---- a job's handle -----------------------------------------------------------------------------
