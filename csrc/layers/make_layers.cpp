@@ -4,6 +4,8 @@
 
 #include "layers/fault.h"
 #include "layers/layer.h"
+#include "layers/record_layer.h"
+#include "layers/replay_layer.h"
 #include "layers/trace_layer.h"
 #include "layers/validate.h"
 #include "layers/words.h"
@@ -13,8 +15,11 @@ namespace {
 
 struct Known {
   std::mutex mutex;
-  std::map<std::string, LayerFactory> factories{
-      {"fault", make_fault_layer}, {"trace", make_trace_layer}, {"validate", make_validate_layer}};
+  std::map<std::string, LayerFactory> factories{{"fault", make_fault_layer},
+                                                {"record", make_record_layer},
+                                                {"replay", make_replay_layer},
+                                                {"trace", make_trace_layer},
+                                                {"validate", make_validate_layer}};
 
   static Known& get() {
     static auto* known = new Known;

@@ -64,6 +64,7 @@ target_compile_definitions(abi_test PRIVATE
 calrt_runtime_test(driver_library)
 calrt_runtime_test(layers)
 calrt_runtime_test(fault_layer)
+calrt_runtime_test(record)
 calrt_runtime_test(trace_layer)
 calrt_runtime_test(validate)
 target_compile_definitions(validate_test PRIVATE
