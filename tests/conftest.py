@@ -54,3 +54,18 @@ def device() -> Iterator[calrt.Device]:
 def model(device: calrt.Device, tiny_package: Path) -> Iterator[calrt.Model]:
     with device.load(tiny_package, lanes=4, cells=128) as loaded:
         yield loaded
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The seeded defects, each with the rule of the conformance kit that caught it, and others it broke."""
+    rows = sorted(
+        str(value)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for name, value in getattr(report, "user_properties", [])
+        if name == "defect" and report.when == "call"
+    )
+    if rows:
+        terminalreporter.section("defect, rule that caught it, other rules broken")
+        for row in rows:
+            terminalreporter.write_line(row)

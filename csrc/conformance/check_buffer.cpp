@@ -319,12 +319,17 @@ CONFORMANCE_CHECK("BUF-11", "") {
     std::vector<BufferHandle> buffers;
     const uint64_t sizes[] = {100, 64, 1000, 1, 4096, 33};
     for (const uint64_t bytes : sizes) buffers.push_back(make(kit, domain, bytes));
-    for (uint32_t i = 0; i < buffers.size(); ++i)
-      put(kit, Way::OLD, buffers[i].get().pointer, 0, pattern(sizes[i], i));
-    for (uint32_t i = 0; i < buffers.size(); ++i)
-      REQUIRE(get(kit, Way::OLD, buffers[i].get().pointer, 0, sizes[i]) == pattern(sizes[i], i),
-              "domain %u: a buffer of %llu bytes changed when its neighbours were written", domain,
-              static_cast<ull>(sizes[i]));
+    // In either order, as a buffer that is written later hides what was written to it before.
+    for (const bool backwards : {false, true}) {
+      for (uint32_t i = 0; i < buffers.size(); ++i) {
+        const uint32_t at = backwards ? static_cast<uint32_t>(buffers.size()) - 1 - i : i;
+        put(kit, Way::OLD, buffers[at].get().pointer, 0, pattern(sizes[at], at));
+      }
+      for (uint32_t i = 0; i < buffers.size(); ++i)
+        REQUIRE(get(kit, Way::OLD, buffers[i].get().pointer, 0, sizes[i]) == pattern(sizes[i], i),
+                "domain %u: a buffer of %llu bytes changed when its neighbours were written",
+                domain, static_cast<ull>(sizes[i]));
+    }
     buffers.erase(buffers.begin() + 2);
     REQUIRE(get(kit, Way::OLD, buffers[2].get().pointer, 0, 1) == pattern(1, 3),
             "domain %u: a buffer changed when another was freed", domain);

@@ -60,6 +60,21 @@ void all_refused(Kit& kit) {
 }
 
 CONFORMANCE_CHECK("ERR-01", "") { all_refused(kit); }
+CONFORMANCE_CHECK("ERR-01", "completion") {
+  Player player(kit);
+  if (!kit.calls_back()) skip("the device tells nothing: completion is WAIT");
+  GraphCall& call = player.call(0);
+  player.fill(call);
+  (void)kit.session();
+  if (kit.virtual_clock()) kit.poll(kit.now_ns() + 1000);
+  for (const uint64_t deadline : {uint64_t{1}, CALD_NO_DEADLINE}) {
+    Job job = call.submit({5, deadline});
+    job.wait();
+    const cald_status status = job.told().last().status;
+    REQUIRE(status >= 0 && status <= 29, "a completion has the status %d", status);
+  }
+}
+
 CONFORMANCE_CHECK("ERR-02", "") { all_refused(kit); }
 CONFORMANCE_CHECK("ERR-03", "") { all_refused(kit); }
 

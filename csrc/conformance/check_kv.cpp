@@ -354,6 +354,8 @@ CONFORMANCE_CHECK("KV-12", "") {
   const Tokens pair = at.player.prompt(45, 2);
   const auto one_by_one = [&](bool at_once) {
     at.player.feed(graph, 0, at.mine);
+    at.player.step(0, (pair[0] + 1) % static_cast<int32_t>(at.player.info().vocab),
+                   static_cast<int32_t>(at.n));  // what a copy that comes too early would take
     at.player.feed(at.player.stepper(1), 1, at.other);
     GraphCall first(kit, graph), second(kit, at.player.stepper(1));
     const auto fill = [&](GraphCall& call, Row row) {

@@ -43,17 +43,16 @@ CONFORMANCE_CHECK("DATA-07", "") {
   const std::vector<uint32_t> graphs = player.all();
   if (graphs.size() < 2) skip("the model has one graph");
   const Tokens prompt = player.prompt(22, player.long_length());
+  const auto next = static_cast<int32_t>(prompt.size());
   const Bytes first = player.feed(graphs.front(), 0, prompt);
+  const Bytes first_after = player.step(0, 3, next);
   for (const uint32_t graph : graphs) {
     if (player.graph(graph).kind != CALD_GRAPH_PREFILL) continue;
     REQUIRE(close(player.feed(graph, 0, prompt), first, player.info().logits_dtype),
             "%zu tokens by %s give other logits than by %s", prompt.size(),
             player.graph(graph).name, player.graph(graphs.front()).name);
     // The lane is as after a decode of each token, not only its last logits.
-    const auto next = static_cast<int32_t>(prompt.size());
-    const Bytes after = player.step(0, 3, next);
-    player.feed(graphs.front(), 0, prompt);
-    REQUIRE(close(after, player.step(0, 3, next), player.info().logits_dtype),
+    REQUIRE(close(player.step(0, 3, next), first_after, player.info().logits_dtype),
             "a lane filled by %s goes on otherwise than one filled by %s", player.graph(graph).name,
             player.graph(graphs.front()).name);
   }
@@ -195,7 +194,7 @@ CONFORMANCE_CHECK("DATA-11", "") {
     // them. The lane is to go on as if they had not been there.
     const Tokens behind = player.prompt(29, n + 6);
     const auto go_on = [&](uint32_t seed) {
-      player.feed(player.stepper(0), 0, behind);
+      player.feed(graph, 0, behind);
       player.fill_prefill(call, prompt, 0, 0);
       Tokens all = player.prompt(seed, call.graph().chunk), positions;
       std::copy(prompt.begin(), prompt.end(), all.begin());
@@ -213,7 +212,7 @@ CONFORMANCE_CHECK("DATA-11", "") {
             call.graph().name);
     REQUIRE(one.second == other.second, "%s: tokens behind n_valid were written to the lane",
             call.graph().name);
-    player.feed(player.stepper(0), 0, behind);
+    player.feed(graph, 0, behind);
     player.feed(player.stepper(0), 0, prompt);
     REQUIRE(close(player.step(0, 9, static_cast<int32_t>(n + 6)), one.second,
                   player.info().logits_dtype),

@@ -127,8 +127,7 @@ Bytes Player::feed(uint32_t graph, uint32_t lane, const Tokens& tokens, int32_t 
       const std::vector<Row> rows = {{tokens[at], position, static_cast<int32_t>(lane)}};
       fill_decode(call, rows);
       call.run();
-      last = call.row(row_of(call, rows, 0));
-      ++at;
+      if (++at == tokens.size()) last = call.row(row_of(call, rows, 0));
       continue;
     }
     const size_t n = std::min<size_t>(chunk, tokens.size() - at);
