@@ -75,9 +75,10 @@ def test_chips_are_used_alone_or_together() -> None:
         assert device.topology.sessions == ((0,), (1,))
         with (
             device.load("preset:dual-chip", parallel="tensor") as both,
-            device.load("preset:dual-chip") as one,
+            device.load("preset:dual-chip") as first,
+            device.load("preset:dual-chip", placement="chip:1") as second,
         ):
-            assert greedy(both, PROMPT) == greedy(one, PROMPT)
+            assert greedy(both, PROMPT) == greedy(first, PROMPT) == greedy(second, PROMPT)
 
 
 # ---- one right answer -------------------------------------------------------------------------------

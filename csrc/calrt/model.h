@@ -98,6 +98,9 @@ class Model : public std::enable_shared_from_this<Model> {
   const std::shared_ptr<Device>& device() const { return device_; }
   cald_model* handle() const { return handle_.get().pointer; }
   uint64_t generation() const { return generation_; }
+  // The device's session that runs its jobs: the first one that serves the first chip it is placed
+  // on.
+  uint32_t session_index() const { return session_index_; }
   // Index of a graph by expanded name ("decode_b4"), or INVALID_ARGUMENT listing the names.
   Result<uint32_t> graph_index(const std::string& name) const;
   const cald_graph& graph(uint32_t index) const { return *info_.graphs[index]; }
@@ -129,6 +132,7 @@ class Model : public std::enable_shared_from_this<Model> {
   ModelHandle handle_;
   cald_model_info info_{};
   uint64_t generation_ = 0;
+  uint32_t session_index_ = 0;
   std::vector<uint32_t> decode_, prefill_;
   std::map<std::string, std::string> withheld_;  // constant after load()
   std::atomic<bool> closed_{false};

@@ -2,6 +2,7 @@
 // From a package and what is asked of it to a loaded model: what cannot be is refused by name
 // before the driver is told to load.
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 
 #include "base/log.h"
@@ -133,6 +134,20 @@ Result<void> check_topology(Device& device, const ResolvedLoad& asked) {
   return check_offered("placement", asked.placement, topology.placements, device.spec());
 }
 
+// The session for a placement ("chip:1", "chips:0+1"); 0 where the placement names no chip ("any"),
+// or the device does not tell which sessions serve which chips.
+Result<uint32_t> session_for(Device& device, const std::string& placement) {
+  const size_t colon = placement.find(':');
+  if (colon == std::string::npos || CALRT_DRIVER_ENTRY(device.table(), device_topology) == nullptr)
+    return 0;
+  const unsigned long chip = std::strtoul(placement.c_str() + colon + 1, nullptr, 10);
+  CALRT_TRY_ASSIGN(const Topology topology, device.topology());
+  const std::vector<uint64_t>& sessions = topology.session_chips;
+  for (size_t i = 0; chip < 64 && i < sessions.size(); ++i)
+    if ((sessions[i] >> chip & 1) != 0) return static_cast<uint32_t>(i);
+  return 0;
+}
+
 int32_t report_progress(void* user, uint64_t done, uint64_t total) {
   try {
     return (*static_cast<const std::function<bool(uint64_t, uint64_t)>*>(user))(done, total) ? 0
@@ -219,6 +234,7 @@ Result<std::shared_ptr<Model>> Model::load(std::shared_ptr<Device> device,
   model->package_ = package;
   model->generation_ = ++last_generation;
   model->withheld_ = request.withheld;
+  CALRT_TRY_ASSIGN(model->session_index_, session_for(*device, call->asked.placement));
   cald_model* handle = nullptr;
   CALRT_TRY(device->call_alone("model_load", [&](cald_error* detail) {
     return table.model_load(device->handle(), &package->typed(), &call->options, &handle, detail);

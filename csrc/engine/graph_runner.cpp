@@ -11,7 +11,8 @@ namespace calrt::engine {
 
 Result<std::shared_ptr<GraphRunner>> GraphRunner::make(std::shared_ptr<Model> model) {
   // What may fail comes first: a runner that exists is whole, its destructor closes the model.
-  CALRT_TRY_ASSIGN(std::shared_ptr<Session> session, model->device()->session(0));
+  CALRT_TRY_ASSIGN(std::shared_ptr<Session> session,
+                   model->device()->session(model->session_index()));
   std::shared_ptr<GraphRunner> made(new GraphRunner);
   made->session_ = std::move(session);
   const cald_model_info& info = model->info();

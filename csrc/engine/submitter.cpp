@@ -46,7 +46,7 @@ Result<std::unique_ptr<JobSubmitter>> JobSubmitter::make(std::shared_ptr<Model> 
     made->tokens_ = static_cast<uint32_t>(
         std::min<uint64_t>(made->tokens_, std::max<uint64_t>(*manifest.tokenizer_vocab, 1)));
   }
-  CALRT_TRY_ASSIGN(made->session_, model->device()->session(0));
+  CALRT_TRY_ASSIGN(made->session_, model->device()->session(model->session_index()));
   made->model_ = std::move(model);
   made->graphs_.resize(made->model_->info().n_graphs);
   made->serving_.reserve(made->model_->info().lanes);
