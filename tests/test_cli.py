@@ -127,17 +127,17 @@ def test_run_of_random_requests_ends_with_a_balance(cli: Run) -> None:
     assert "running (30 requests)" in err
 
 
-MOCKS = ("tiny", "bare", "dual-chip")
+MOCKS = ("tiny", "bare")
 
 
 @pytest.mark.parametrize("preset", MOCKS)
-def test_random_requests_on_each_lane_map_and_each_right_answer(preset: str, cli: Run) -> None:
+def test_random_requests_get_the_right_answers_whatever_the_schedule(preset: str, cli: Run) -> None:
     if "mock" not in calrt.drivers():
         pytest.skip("the driver mock is not built")
     words = ("run", "-dev", f"mock:{preset}", "-m", f"preset:{preset}", "--requests", "12", "-n", "6")
     first, again = document(cli, *words), document(cli, *words)
     assert first["balanced"]
-    assert again["tokens_sha256"] == first["tokens_sha256"]  # whatever the schedule
+    assert again["tokens_sha256"] == first["tokens_sha256"]
 
 
 def test_a_run_that_does_not_balance_fails(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +310,7 @@ LEAVES = sorted(name for name, parser in COMMANDS.items() if parser.get_default(
 
 
 def test_the_commands() -> None:
-    assert {name.split()[1] for name in LEAVES} >= {"devices", "caps", "run", "bench", "model"}
+    assert {name.split()[1] for name in LEAVES} == {"devices", "caps", "run", "bench", "conformance", "model"}
 
 
 @pytest.mark.parametrize("name", LEAVES)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import calrt
+from calrt import conformance
 from calrt.device_facts import DeviceInfo
 from calrt.evidence import SCHEMA, Evidence, collect, hardware_figures, record, schema, subject_of
 from calrt.grounds import Grounds
@@ -377,7 +378,6 @@ def test_the_schema_in_the_docs_is_the_one_that_is_checked() -> None:
 
 
 def test_what_the_kit_records_raises_a_level(package: Path, tmp_path: Path) -> None:
-    conformance = pytest.importorskip("calrt.conformance")
     rows: list[Row] = [("explicit_positions", 1, 1), ("completion_callback", 2, 1), ("reset", 4, 1)]
     library = build(tmp_path / "driver", rows)
     report = conformance.run(str(library), package=package)

@@ -10,6 +10,7 @@ import calrt
 
 ALLOWED = {"calrt", "calrt._core", "calrt._enums", "calrt.bf16", "calrt.device", "calrt.errors", "calrt.kv"}
 ALLOWED |= {"calrt.device_facts", "calrt.model", "calrt._supported", "calrt.recovery", "calrt.sequence"}
+ALLOWED |= {"calrt._arguments", "calrt.evidence", "calrt.grounds"}
 
 
 def loaded_by(names: str) -> set[str]:

@@ -15,14 +15,12 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from calrt import _core
 from calrt._enums import Status
 from calrt.errors import error_for
-from calrt.schema_faults import schema_fault
 
 __all__ = ["HARDWARE", "SCHEMA", "Evidence", "Identity", "Verdict", "record", "schema", "subject_of"]
 
@@ -99,6 +97,8 @@ class Evidence:
     @classmethod
     def from_json(cls, document: Any, source: str = "") -> Evidence:
         """From a document; `ValueError` naming the field that is wrong."""
+        from calrt.schema_faults import schema_fault  # here, as below: `import calrt` does without
+
         if not isinstance(document, dict):
             raise ValueError(f"it is no object of schema {SCHEMA}")
         fault = schema_fault(schema(), document, "")
@@ -155,6 +155,8 @@ def record(
     A capability passes if a check of it passed and none failed; a known failure is one. Checks of no
     capability ("") count for none.
     """
+    from datetime import datetime, timezone
+
     identity = Identity(_core.sha256_file(os.fspath(library)), runtime, package.id, device_class, device_id)
     found: dict[str, list[tuple[str, str]]] = {}
     for capability, rule, verdict in checks:

@@ -8,7 +8,6 @@ Exit codes: 0 it went well, 1 it failed, 2 a wrong command line or something mis
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 
@@ -85,10 +84,10 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (devices, caps, run, bench, model):
+    from calrt import conformance  # which is also used without the command line, and needs parts of it
+
+    for command in (devices, caps, run, bench, conformance, model):
         command.add_command(commands)
-    if importlib.util.find_spec("calrt.conformance") is not None:
-        importlib.import_module("calrt.conformance").add_command(commands)
     commands.add_parser("serve", help="start the server; `calrt serve -h` lists its flags", add_help=False)
     return parser
 
