@@ -13,7 +13,7 @@ from typing import Any
 from calrt import _core
 from calrt._enums import Status
 from calrt.device_facts import Capability, DeviceInfo
-from calrt.errors import error_for
+from calrt.errors import CalrtError, error_for
 from calrt.evidence import Evidence, Identity, collect, subject_of
 
 __all__ = ["Grounds"]
@@ -25,10 +25,13 @@ def _digest(path: str, identity: tuple[int, int, int]) -> str:
 
 
 def library_digest(path: str) -> str:
-    """SHA-256 of a driver's library, read again whenever the file has changed."""
+    """SHA-256 of a driver's library, read again whenever the file has changed; "" if it cannot be read."""
     from calrt.cache_files import identity
 
-    return _digest(path, identity(Path(path)))
+    try:
+        return _digest(path, identity(Path(path)))
+    except (OSError, CalrtError):
+        return ""
 
 
 _MEANINGS = (
