@@ -223,6 +223,7 @@ def test_a_device_that_works_has_no_limit_of_submit(cli: Run) -> None:
         (("bench", "copy", "--sizes", "8,x"), 2, "--sizes: 'x' is no whole number"),
         (("bench", "bf16", "--rounds", "0"), 2, "--rounds: 0 is outside 1..1000"),
         (("bench", "warp"), 2, "'warp'"),
+        (("bench", "bf16", "--out", "no/such/rows.jsonl"), 1, "no/such/rows.jsonl"),
         (("bench",), 2, "WHAT"),
         (("model",), 2, "ACTION"),
         (("model", "fetch", "gpt9"), 2, "gpt9"),

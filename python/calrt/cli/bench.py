@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import calrt
@@ -121,11 +121,16 @@ def _measure(options: argparse.Namespace, measure: Callable[[Progress], Iterable
     from calrt.perf_rows import SCHEMA, Driver
     from calrt.progress import ConsoleProgress, silent
 
-    with nullcontext(silent) if options.json else ConsoleProgress(unit="figures") as progress:
-        rows = list(measure(progress))
-    if options.out:
-        with PerfWriter(options.out, new_run(driver=Driver(ver=calrt.__version__))) as writer:
-            for row in rows:
+    rows: list[Bench] = []
+    with ExitStack() as stack:
+        writer: PerfWriter | None = None
+        if options.out:  # first: a file that cannot be written is not to be found out after measuring
+            run = new_run(driver=Driver(ver=calrt.__version__))
+            writer = stack.enter_context(PerfWriter(options.out, run))
+        progress = silent if options.json else stack.enter_context(ConsoleProgress(unit="figures"))
+        for row in measure(progress):
+            rows.append(row)
+            if writer is not None:
                 writer.write(row)
     document: dict[str, Any] = {"schema": SCHEMA, "rows": [plain(row) for row in rows]}
     emit(options, document, _table(rows))
