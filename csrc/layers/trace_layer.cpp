@@ -23,7 +23,7 @@ struct TracedJob final : CompletionTap {
   std::weak_ptr<TraceLayer> layer;
   cald_session* session = nullptr;
   uint64_t id = 0, job_seq = 0;  // id: of its span, the layer's own
-  std::string name;              // "graph 3", "kv clear"
+  std::string name;              // "decode_b4", "kv clear"
   void (*on_complete)(void*, const cald_completion*) = nullptr;
   void* user = nullptr;
   // Guarded by the layer's mutex:
@@ -86,6 +86,8 @@ class TraceLayer final : public Layer, public std::enable_shared_from_this<Trace
 
   void work(Call& call);
   void on_device(Call& call, const DeviceRef& device);
+  void note_graphs(const Call& call);
+  std::string graph_name(const cald_job_desc& desc);
   template <auto Member>
   void submit(Call& call, std::string name);
   void job_destroy(Call& call);
@@ -100,6 +102,7 @@ class TraceLayer final : public Layer, public std::enable_shared_from_this<Trace
   const uint32_t device_events_;
   std::mutex mutex_;
   std::map<const cald_job*, JobRef> jobs_;
+  std::map<const cald_model*, std::vector<std::string>> graphs_;  // their names
   std::map<const cald_device*, DeviceRef> devices_;
   std::atomic<uint64_t> devices_made_{0};
   uint64_t jobs_made_ = 0;
@@ -176,9 +179,17 @@ void TraceLayer::work(Call& call) {
       devices_[handle] = device;
       return;
     }
+    case Entry::model_info:
+      call.forward();
+      if (call.status == CALD_OK) note_graphs(call);
+      return;
+    case Entry::model_unload: {
+      const std::scoped_lock lock(mutex_);
+      graphs_.erase(std::get<0>(call.of<&Table::model_unload>()));
+      break;
+    }
     case Entry::submit:
-      return submit<&Table::submit>(
-          call, "graph " + std::to_string(std::get<1>(call.of<&Table::submit>())->graph));
+      return submit<&Table::submit>(call, graph_name(*std::get<1>(call.of<&Table::submit>())));
     case Entry::kv_submit:
       return submit<&Table::kv_submit>(call,
                                        kv_name(std::get<1>(call.of<&Table::kv_submit>())->op));
@@ -199,8 +210,25 @@ void TraceLayer::work(Call& call) {
       call.forward();
       return end_jobs(std::get<0>(call.of<&Table::session_close>()));
     default:
-      return call.forward();
+      break;
   }
+  call.forward();
+}
+
+void TraceLayer::note_graphs(const Call& call) {
+  const auto& [model, info, error] = call.of<&Table::model_info>();
+  std::vector<std::string> names;
+  for (uint32_t i = 0; i < info->n_graphs && info->graphs != nullptr; ++i)
+    names.emplace_back(info->graphs[i]->name != nullptr ? info->graphs[i]->name : "?");
+  const std::scoped_lock lock(mutex_);
+  graphs_[model] = std::move(names);
+}
+
+std::string TraceLayer::graph_name(const cald_job_desc& desc) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = graphs_.find(desc.model);
+  if (found != graphs_.end() && desc.graph < found->second.size()) return found->second[desc.graph];
+  return "graph " + std::to_string(desc.graph);
 }
 
 void TraceLayer::on_device(Call& call, const DeviceRef& device) {
