@@ -15,6 +15,7 @@ import pytest
 import calrt
 
 LONG = 60.0  # seconds; a ceiling
+ROOT = Path(__file__).resolve().parent.parent
 MOCK = "mock" in calrt.drivers()
 needs_mock = pytest.mark.skipif(not MOCK, reason="the driver mock is not built")
 
@@ -89,6 +90,17 @@ def test_validate_names_a_drivers_mistake(null_package: Path) -> None:
             with pytest.raises(calrt.CalrtError):
                 graph.submit(tokens=[1], positions=[1], lanes=[lane])
         assert nonzero(device, "validate") == {"validate.completed_twice": 1, "validate.status_range": 1}
+
+
+@pytest.mark.parametrize("side", ["caller", "driver"])
+def test_the_page_has_the_rules_of_the_header(side: str) -> None:
+    header = (ROOT / "csrc/layers/validate.h").read_text()
+    rules = re.findall(r'CALRT_RULE\((\w+), "([^"]+)"\)', header)
+    border = [name for name, _ in rules].index("ok_without_handle")
+    page = (ROOT / "docs/layers.md").read_text()
+    table = page.split(f"<!-- {side} rules -->")[1].split("<!-- /")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.MULTILINE)
+    assert rows == (rules[:border] if side == "caller" else rules[border:])
 
 
 def test_without_layers_there_is_nothing_of_them() -> None:

@@ -370,9 +370,16 @@ def open(
     driver reads. `options` are the driver's own, e.g. `threads=2`.
 
     `layers` stand between calrt and the driver, outermost first, as a list or separated by ";"; None takes
-    what the environment's CALRT_LAYERS says, "" is none. "fault:RULES" makes the driver misbehave, to see
-    what a program does then: rules are separated by "/", each a target, what is to happen, and when.
-    Examples:
+    what the environment's CALRT_LAYERS says, "" is none (docs/layers.md):
+
+    - "validate": names each rule of the driver ABI that the driver or calrt breaks, in the log and as a
+      counter
+    - "trace:FILE": what passes the ABI, and the device's own events, as a file for Perfetto
+    - "record:FILE" and "replay:FILE": what each job was given and gave, to have it again without the device
+    - "fault:RULES": makes the driver misbehave, to see what a program does then: rules are separated by "/",
+      each a target, what is to happen, and when
+
+    Examples of rules:
 
     - "fault:submit status=QUEUE_FULL every=3": each third submit is refused
     - "fault:any status=DEVICE_LOST from=40": everything fails from the 40th call on
