@@ -17,4 +17,15 @@ struct Answer {
 // goes out as it is; the error calls it INTERNAL with that native number.
 void answer(Call& call, const Answer& with);
 
+// A question of the layer's own to the driver: one that throws has answered INTERNAL, and the
+// caller's call is not its victim.
+template <class Question>
+cald_status ask(Question&& question) noexcept {
+  try {
+    return question();
+  } catch (...) {
+    return CALD_INTERNAL;
+  }
+}
+
 }  // namespace calrt::layers

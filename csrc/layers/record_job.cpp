@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "base/sha256.h"
-#include "layers/visit.h"
+#include "layers/answer.h"
 
 namespace calrt::layers {
 namespace {
@@ -16,8 +16,8 @@ BoundBytes bound(const Call& call, int32_t role, cald_buffer* buffer, uint64_t o
   BoundBytes found{role, bytes, nullptr};
   void* address = nullptr;
   const auto map = call.lower<&Table::buffer_map>();
-  if (map != nullptr && buffer != nullptr && map(buffer, &address, nullptr) == CALD_OK &&
-      address != nullptr)
+  if (map != nullptr && buffer != nullptr &&
+      ask([&] { return map(buffer, &address, nullptr); }) == CALD_OK && address != nullptr)
     found.data = static_cast<uint8_t*>(address) + offset;
   return found;
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "layers/answer.h"
 #include "layers/completion_tap.h"
 #include "layers/trace_layer_device.h"
 #include "layers/visit.h"
@@ -345,8 +346,9 @@ void TraceLayer::job_destroy(Call& call) {
   if (job == nullptr) return call.forward();
   cald_timing timing{};
   timing.struct_size = sizeof timing;
-  const auto ask = call.lower<&Table::job_timing>();
-  if (ask == nullptr || ask(handle, &timing, nullptr) != CALD_OK) timing = {};
+  const auto time = call.lower<&Table::job_timing>();
+  if (time == nullptr || ask([&] { return time(handle, &timing, nullptr); }) != CALD_OK)
+    timing = {};
   if (job->ended_ns == 0) job->ended_ns = steady_ns();
   call.forward();
   write_end(*job, timing);

@@ -29,7 +29,7 @@ cald_trace_info blank_info() {
 void TracedDevice::open(const Call& call) {
   cald_device_info info{};
   info.struct_size = sizeof info;
-  if (call.driver.device_info(device_, &info, nullptr) == CALD_OK) {
+  if (ask([&] { return call.driver.device_info(device_, &info, nullptr); }) == CALD_OK) {
     if (info.device_class != nullptr) class_ = info.device_class;
     virtual_ = info.clock == CALD_CLOCK_VIRTUAL;
   }
@@ -41,7 +41,7 @@ void TracedDevice::open(const Call& call) {
 bool TracedDevice::start(const Call& call, uint32_t capacity) {
   const auto begin = call.lower<&Table::trace_start>();
   if (begin == nullptr || call.lower<&Table::trace_drain>() == nullptr) return false;
-  if (begin(device_, capacity, nullptr) != CALD_OK) return false;
+  if (ask([&] { return begin(device_, capacity, nullptr); }) != CALD_OK) return false;
   dropped_before_ += std::exchange(dropped_now_, 0);
   read_clock(call);
   return true;
@@ -51,7 +51,8 @@ void TracedDevice::read_clock(const Call& call) {
   const auto take = call.lower<&Table::trace_drain>();
   uint32_t none = 0;
   cald_trace_info info = blank_info();
-  if (take == nullptr || take(device_, nullptr, &none, &info, nullptr) != CALD_OK) return;
+  if (take == nullptr) return;
+  if (ask([&] { return take(device_, nullptr, &none, &info, nullptr); }) != CALD_OK) return;
   clock_.add(info.device_ns, info.host_ns, info.residual_ns);
   dropped_now_ = std::max(dropped_now_, info.dropped);
 }
@@ -63,7 +64,7 @@ void TracedDevice::drain(const Call& call) {
   for (int batch = 0; batch < kMostBatches; ++batch) {
     uint32_t count = kBatch;
     cald_trace_info info = blank_info();
-    if (take(device_, room_.data(), &count, &info, nullptr) != CALD_OK) return;
+    if (ask([&] { return take(device_, room_.data(), &count, &info, nullptr); }) != CALD_OK) return;
     count = std::min(count, kBatch);
     clock_.add(info.device_ns, info.host_ns, info.residual_ns);
     dropped_now_ = std::max(dropped_now_, info.dropped);
@@ -93,7 +94,7 @@ void TracedDevice::flush(bool all) {
 void TracedDevice::close(const Call& call) {
   if (!tracing_) return;
   const auto stop = call.lower<&Table::trace_stop>();
-  if (stop != nullptr) (void)stop(device_, nullptr);
+  if (stop != nullptr) (void)ask([&] { return stop(device_, nullptr); });
   drain(call);
   read_clock(call);
   flush(true);

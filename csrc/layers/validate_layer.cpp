@@ -229,7 +229,8 @@ std::optional<Refusal> ValidateLayer::may_destroy(Call& call, const void* pointe
   }
   int32_t state = 0;
   auto* handle = static_cast<cald_job*>(const_cast<void*>(pointer));
-  if (call.driver.job_query(handle, &state, nullptr) == CALD_OK && terminal(state)) return {};
+  const cald_status asked = ask([&] { return call.driver.job_query(handle, &state, nullptr); });
+  if (asked == CALD_OK && terminal(state)) return {};
   return Refusal{Rule::job_not_ended,
                  "job " + std::to_string(job->job_seq) + " has not ended; it is not destroyed"};
 }

@@ -343,3 +343,19 @@ TEST(without_a_layer_no_call_is_added) {
 #include "calrt/driver_entries.inc"
 #undef CALD_ENTRY
 }
+
+TEST(a_device_that_throws_when_it_is_traced_runs_all_the_same) {
+  const Removed file;
+  {
+    TableClient client("null", "trace:" + file.path +
+                                   ";fault:trace_drain throw from=2 / job_timing throw=other / "
+                                   "trace_stop throw");
+    for (uint64_t seq = 1; seq <= 5; ++seq) {
+      client.submit(seq);
+      std::this_thread::sleep_for(std::chrono::milliseconds(25));  // each submit drains
+    }
+    CHECK(client.told().size() == 5);
+  }
+  const auto whole = JsonValue::parse(read(file.path));
+  CHECK(whole.has_value() && check_spans(whole->items()).size() == 5);
+}
