@@ -36,7 +36,8 @@ cald_status alloc(Kit& kit, uint32_t domain, uint64_t bytes, uint64_t align, Buf
 
 BufferHandle make(Kit& kit, uint32_t domain, uint64_t bytes, uint64_t align = 64) {
   BufferHandle out;
-  const cald_status status = alloc(kit, domain, bytes, align, &out);
+  const cald_status status =
+      alloc(kit, domain, kit.padded(domain, bytes), kit.aligned(domain, align), &out);
   REQUIRE(status == CALD_OK, "%llu bytes of domain %u: buffer_alloc answered %d: %s",
           static_cast<ull>(bytes), domain, status, kit.message().c_str());
   return out;
@@ -175,7 +176,8 @@ CONFORMANCE_CHECK("BUF-04", "") {
   if (stated == 0) skip("the device states no domains");
   for (const uint32_t domain : kDomains) {
     BufferHandle buffer;
-    const cald_status status = alloc(kit, domain, 64, 64, &buffer);
+    const cald_status status =
+        alloc(kit, domain, kit.padded(domain, 64), kit.aligned(domain, 64), &buffer);
     REQUIRE((status == CALD_OK) == ((stated & domain) != 0),
             "domains are %#x, and a buffer of domain %u was answered %d", stated, domain, status);
   }
@@ -186,36 +188,50 @@ CONFORMANCE_CHECK("BUF-04", "") {
   }
 }
 
-void out_of_range(Kit& kit, uint64_t offset, uint64_t bytes) {
-  constexpr uint64_t kBytes = 1000;
+struct Range {
+  uint64_t offset, bytes;
+};
+
+// `outside` makes of a buffer's size what does not lie in it.
+void out_of_range(Kit& kit, Range (*outside)(uint64_t size)) {
   for (const uint32_t domain : domains_of(kit)) {
-    const BufferHandle buffer = make(kit, domain, kBytes);
-    put(kit, Way::OLD, buffer.get().pointer, 0, pattern(kBytes, 7));
+    const uint64_t size = kit.padded(domain, 1000);
+    const auto [offset, bytes] = outside(size);
+    const BufferHandle buffer = make(kit, domain, size);
+    put(kit, Way::OLD, buffer.get().pointer, 0, pattern(size, 7));
     for (const Way way : ways(kit)) {
       for (const int32_t direction : {CALD_TO_DEVICE, CALD_TO_HOST}) {
-        Bytes host(4096, 0xA7);
+        Bytes host(bytes, 0xA7);
         uint64_t moved = 0;
         const cald_status status =
             move(kit, way, direction, buffer.get().pointer, offset, host.data(), bytes, &moved);
         REQUIRE(status == CALD_OUT_OF_RANGE,
                 "%llu bytes at %llu of a buffer of %llu were answered %d, not OUT_OF_RANGE (%d)",
-                static_cast<ull>(bytes), static_cast<ull>(offset), static_cast<ull>(kBytes), status,
+                static_cast<ull>(bytes), static_cast<ull>(offset), static_cast<ull>(size), status,
                 CALD_OUT_OF_RANGE);
-        REQUIRE(host == Bytes(4096, 0xA7), "a refused copy wrote to the host");
+        REQUIRE(host == Bytes(bytes, 0xA7), "a refused copy wrote to the host");
         if (way == Way::TRANSFER && moved != 0)
           broken_rule("BUF-06", "a refused copy moved %llu bytes, says the transfer",
                       static_cast<ull>(moved));
       }
     }
-    REQUIRE(get(kit, Way::OLD, buffer.get().pointer, 0, kBytes) == pattern(kBytes, 7),
+    REQUIRE(get(kit, Way::OLD, buffer.get().pointer, 0, size) == pattern(size, 7),
             "a refused copy wrote to the buffer");
   }
 }
 
-CONFORMANCE_CHECK("BUF-05", "bytes") { out_of_range(kit, 0, 1001); }
-CONFORMANCE_CHECK("BUF-05", "offset") { out_of_range(kit, 900, 101); }
-CONFORMANCE_CHECK("BUF-05", "behind") { out_of_range(kit, 1001, 1); }
-CONFORMANCE_CHECK("BUF-05", "overflow") { out_of_range(kit, UINT64_MAX - 15, 32); }
+CONFORMANCE_CHECK("BUF-05", "bytes") {
+  out_of_range(kit, [](uint64_t size) { return Range{0, size + 1}; });
+}
+CONFORMANCE_CHECK("BUF-05", "offset") {
+  out_of_range(kit, [](uint64_t size) { return Range{size - 100, 101}; });
+}
+CONFORMANCE_CHECK("BUF-05", "behind") {
+  out_of_range(kit, [](uint64_t size) { return Range{size + 1, 1}; });
+}
+CONFORMANCE_CHECK("BUF-05", "overflow") {
+  out_of_range(kit, [](uint64_t) { return Range{UINT64_MAX - 15, 32}; });
+}
 
 CONFORMANCE_CHECK("BUF-06", "") {
   NEEDS_ENTRY(kit, buffer_transfer);

@@ -23,7 +23,7 @@ void provoke(Kit& kit, Each&& each) {
   each("session_open", [&](cald_error* err) {
     return table.session_open(device, kit.info().sessions, &none, err);
   });
-  const GuardedBuffer small(kit, CALD_DOMAIN_HOST, 64, 64);
+  const GuardedBuffer small(kit, kit.any_domain(), 64, 64);
   uint8_t host[16] = {};
   each("buffer_h2d", [&](cald_error* err) {
     return table.buffer_h2d(small.handle(), small.whole_bytes(), host, sizeof host, err);

@@ -64,7 +64,7 @@ CONFORMANCE_CHECK("KV-03", "") {
   KvCall kv(kit);
   const uint32_t lanes = kv.info().lanes, cells = kv.info().cells;
   const uint64_t room = uint64_t{cells} * std::max<uint64_t>(kv.info().bytes_per_cell, 1);
-  GuardedBuffer buffer(kit, CALD_DOMAIN_HOST, room, 64);
+  GuardedBuffer buffer(kit, kit.any_domain(), room, 64);
   buffer.fill(0x5A);
   for (const uint32_t op : kOps) {
     if (!kv.can(op)) continue;
@@ -327,7 +327,7 @@ CONFORMANCE_CHECK("KV-11", "") {
   KvCall kv(kit);
   if (!kv.can(CALD_KV_READ) && !kv.can(CALD_KV_WRITE)) skip("no READ and no WRITE");
   const uint64_t need = 4 * kv.info().bytes_per_cell;
-  GuardedBuffer buffer(kit, CALD_DOMAIN_HOST, need, 64);
+  GuardedBuffer buffer(kit, kit.any_domain(), need, 64);
   buffer.fill(0x5A);
   for (const uint32_t op : {CALD_KV_READ, CALD_KV_WRITE}) {
     if (!kv.can(op)) continue;

@@ -32,9 +32,9 @@ uint64_t row_bytes(const cald_layout& layout) {
 
 GuardedBuffer::GuardedBuffer(Kit& kit, uint32_t domain, uint64_t bytes, uint64_t align)
     : kit_(&kit), bytes_(bytes) {
-  align = std::max<uint64_t>(align, 64);
+  align = kit.aligned(domain, std::max<uint64_t>(align, 64));
   offset_ = (kGuardBytes + align - 1) / align * align;
-  whole_ = offset_ + bytes + kGuardBytes;
+  whole_ = kit.padded(domain, offset_ + bytes + kGuardBytes);
   cald_device* device = kit.device();
   cald_buffer* made = nullptr;
   kit.ok("buffer_alloc", [&](cald_error* err) {

@@ -38,22 +38,34 @@ std::string Kit::open(Subject subject, std::unique_ptr<Kit>* out) {
   kit->entry_ = reinterpret_cast<cald_driver_entry_fn>(dlsym(library, "cald_driver_entry"));
   if (kit->entry_ == nullptr) return "it does not export cald_driver_entry";
   kit->subject_ = std::move(subject);
-  const cald_status status = kit->entry_(&kit->host_->table(), CALD_ABI_VERSION, &kit->table_);
-  if (status != CALD_OK || kit->table_ == nullptr)
-    return "its entry answered " + std::to_string(status) + " and " +
-           (kit->table_ == nullptr ? "no table" : "a table");
-  const cald_driver_table& table = *kit->table_;
-  if (table.struct_size < offsetof(cald_driver_table, device_topology))
-    return "its table is of " + std::to_string(table.struct_size) + " bytes, ABI 0.1 has " +
-           std::to_string(offsetof(cald_driver_table, device_topology));
-  if (table.name == nullptr || table.version == nullptr) return "its table has no name or version";
-#define CALD_ENTRY(entry, need, minor, cls) \
-  if (#need[0] == 'R' && table.entry == nullptr) return "its table has no " #entry;
-#include "calrt/driver_entries.inc"
-#undef CALD_ENTRY
   for (const auto& [key, value] : kit->subject_.options)
     kit->option_list_.push_back({key.c_str(), value.c_str()});
   *out = std::move(kit);
+  return (*out)->shake_hands();
+}
+
+std::string Kit::shake_hands() {
+  cald_status status = CALD_OK;
+  try {
+    status = entry_(&host_->table(), CALD_ABI_VERSION, &table_);
+  } catch (...) {
+    return "its entry threw a C++ exception";
+  }
+  if (status != CALD_OK)
+    return "its entry answered " + std::to_string(status) + " to calrt's own version";
+  if (table_ == nullptr) return "its entry answered OK and gave no table";
+  if (table_->struct_size < offsetof(cald_driver_table, device_topology))
+    return "its table is of " + std::to_string(table_->struct_size) + " bytes, ABI 0.1 has " +
+           std::to_string(offsetof(cald_driver_table, device_topology));
+  if (table_->abi_version >> 16 != CALD_ABI_MAJOR)
+    return "its table is of ABI major " + std::to_string(table_->abi_version >> 16) +
+           ", and its entry took " + std::to_string(CALD_ABI_MAJOR) + " for it";
+  if (table_->name == nullptr || table_->version == nullptr)
+    return "its table has no name, or no version";
+#define CALD_ENTRY(entry, need, minor, cls) \
+  if (#need[0] == 'R' && table_->entry == nullptr) return "its table has no " #entry;
+#include "calrt/driver_entries.inc"
+#undef CALD_ENTRY
   return {};
 }
 
@@ -212,17 +224,29 @@ void Kit::close() {
   driver_.reset();
 }
 
-int64_t Kit::cap(const char* name) {
+uint32_t Kit::any_domain() {
+  const uint32_t stated = info().domains;
+  return stated == 0 ? static_cast<uint32_t>(CALD_DOMAIN_HOST) : stated & (~stated + 1);
+}
+
+cald_buffer_rules Kit::rules_of(uint32_t domain) {
   cald_device* on = device();
-  uint32_t count = 0;
-  ok("device_caps", [&](cald_error* err) { return table().device_caps(on, nullptr, &count, err); });
-  std::vector<cald_cap> caps(count);
-  for (cald_cap& cap : caps) cap.struct_size = sizeof cap;
-  ok("device_caps",
-     [&](cald_error* err) { return table().device_caps(on, caps.data(), &count, err); });
-  for (const cald_cap& cap : caps)
-    if (cap.name != nullptr && std::strcmp(cap.name, name) == 0) return cap.value;
-  return 0;
+  cald_buffer_rules rules{};
+  rules.struct_size = sizeof rules;
+  const bool none = !CONFORMANCE_HAS((*this), buffer_rules) ||
+                    table().buffer_rules(on, domain, &rules, nullptr) != CALD_OK;
+  if (none || rules.padding == 0) rules.padding = 1;  // BUF-03 looks at what they say
+  if (none) rules.align = 64;
+  return rules;
+}
+
+uint64_t Kit::padded(uint32_t domain, uint64_t bytes) {
+  const uint64_t padding = rules_of(domain).padding;
+  return (bytes + padding - 1) / padding * padding;
+}
+
+uint64_t Kit::aligned(uint32_t domain, uint64_t align) {
+  return std::max(align, rules_of(domain).align);
 }
 
 uint64_t Kit::now_ns() { return virtual_clock() ? virtual_now_ : monotonic_ns(); }

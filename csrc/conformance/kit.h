@@ -36,7 +36,8 @@ struct LoadAsk {
 
 class Kit {
  public:
-  // The library's handshake; a text if there is no table to test.
+  // Loads the library and makes the handshake. A text if there is no driver in it (`out` is null
+  // then), or if its table is such that nothing more can be tested: that breaks ENTRY-01.
   static std::string open(Subject subject, std::unique_ptr<Kit>* out);
   ~Kit();
   Kit(const Kit&) = delete;
@@ -84,8 +85,12 @@ class Kit {
   DeviceHandle own_device(cald_device* made) { return DeviceHandle({made, table_}); }
   ModelHandle load(const cald_load_options& options);
 
-  // Cap of the device by name: its value, 0 if it has none of this name.
-  int64_t cap(const char* name);
+  // A memory domain that the device states, host memory if it does not say.
+  uint32_t any_domain();
+  // Size and alignment as calrt asks for them: by the rules of the domain, where there are any.
+  uint64_t padded(uint32_t domain, uint64_t bytes);
+  uint64_t aligned(uint32_t domain, uint64_t align);
+
   bool calls_back() { return info().completion != CALD_COMPLETION_WAIT; }
   bool polled() { return info().completion == CALD_COMPLETION_POLL; }
   bool virtual_clock() { return polled() && info().clock == CALD_CLOCK_VIRTUAL; }
@@ -98,6 +103,8 @@ class Kit {
 
  private:
   Kit() = default;
+  std::string shake_hands();
+  cald_buffer_rules rules_of(uint32_t domain);
   void check_answer(const char* entry, cald_status status, const cald_error& error);
   void resolve_load();
 

@@ -64,7 +64,7 @@ Cells KvCall::read(uint32_t lane, uint32_t first, uint32_t n) {
   const uint64_t bytes = n * info_.bytes_per_cell;
   Bytes all;
   for (const uint8_t stale : {0x5A, 0xA5}) {
-    GuardedBuffer buffer(*kit_, CALD_DOMAIN_HOST, bytes, 64);
+    GuardedBuffer buffer(*kit_, kit_->any_domain(), bytes, 64);
     buffer.fill(stale);
     Told* told = Told::make();
     cald_kv_desc desc = this->desc({CALD_KV_READ, lane, 0, first, 0, n}, {}, told);
@@ -95,7 +95,7 @@ Cells KvCall::read(uint32_t lane, uint32_t first, uint32_t n) {
 void KvCall::write(uint32_t lane, uint32_t first, const Cells& cells) {
   needs(CALD_KV_WRITE);
   const auto n = static_cast<uint32_t>(cells.size());
-  GuardedBuffer buffer(*kit_, CALD_DOMAIN_HOST, n * info_.bytes_per_cell, 64);
+  GuardedBuffer buffer(*kit_, kit_->any_domain(), n * info_.bytes_per_cell, 64);
   Bytes all;
   for (uint32_t part = 0; part < 2 * info_.n_layers; ++part)
     for (const Bytes& cell : cells) {

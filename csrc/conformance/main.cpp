@@ -162,6 +162,18 @@ int describe(Kit& kit) {
   return kConforms;
 }
 
+// A driver of which nothing but its handshake can be tested.
+int untestable(const std::string& path, const std::string& why, bool describing) {
+  if (describing) {
+    print("{\"driver\":" + json_quote(path) + ",\"version\":\"\",\"library\":" + json_quote(path) +
+          ",\"device\":null,\"why\":" + json_quote(why) + "}");
+    return kConforms;
+  }
+  print("{\"check\":\"ENTRY-01\",\"rule\":\"ENTRY-01\",\"verdict\":\"fail\",\"why\":" +
+        json_quote(why) + ",\"seconds\":0}");
+  return kBroken;
+}
+
 int usage(const std::string& why) {
   std::fprintf(stderr, "calrt-conformance: %s\n%s", why.c_str(), kHelp);
   return kUsage;
@@ -202,8 +214,9 @@ int main_of(int argc, char** argv) {
   }
   std::unique_ptr<Kit> kit;
   const std::string path = subject.library;
-  if (const std::string wrong = Kit::open(std::move(subject), &kit); !wrong.empty())
-    return missing(path + ": " + wrong);
+  const std::string wrong = Kit::open(std::move(subject), &kit);
+  if (kit == nullptr) return missing(path + ": " + wrong);
+  if (!wrong.empty()) return untestable(path, wrong, arguments.describe);
   return arguments.describe ? describe(*kit) : run_all(*kit, arguments);
 }
 

@@ -164,7 +164,7 @@ def _describe(driver: str, words: list[str], patience: float) -> dict[str, Any]:
     if done.returncode != 0:
         raise UsageError(_last_line(done.stderr))
     answer: dict[str, Any] = json.loads(done.stdout)
-    if answer.get("device") is None and words[2:]:
+    if answer.get("device") is None and answer["version"] and words[2:]:
         raise UsageError(f"{driver} does not open: {answer.get('why')}")
     return answer
 

@@ -9,9 +9,14 @@ namespace {
 
 constexpr uint64_t kLeaked = 100;
 
+int open_drivers = 0;
 char* mortal_name = nullptr;  // of the device that is open
 
 cald_status driver_open(const cald_host* host, cald_driver** out, cald_error* err) {
+  if (is("opens_once") && open_drivers > 0)
+    return refuse(err, CALD_INVALID_STATE, "the driver is open");
+  ++open_drivers;
+  if (is("logs_to_older_host")) host->log_job(host->user, CALD_LOG_DEBUG, 0, "defective", "open");
   if (is("keeps_handshake_host")) host = state().handshake_host;
   if (is("leaks_host_memory")) (void)host->alloc(host->user, kLeaked, 16);
   if (is("writes_behind_block")) {
@@ -20,6 +25,11 @@ cald_status driver_open(const cald_host* host, cald_driver** out, cald_error* er
     host->free(host->user, block);
   }
   return mock().driver_open(host, out, err);
+}
+
+void driver_close(cald_driver* driver) {
+  if (driver != nullptr) --open_drivers;
+  mock().driver_close(driver);
 }
 
 void change(cald_device_info* info) {
@@ -95,6 +105,7 @@ cald_status device_info(cald_device* device, cald_device_info* out, cald_error* 
 cald_status device_topology(cald_device* device, cald_topology* out, cald_error* err) {
   const cald_status status = mock().device_topology(device, out, err);
   static const cald_link nowhere[] = {{CALD_HOST_CHIP, 7, 1000, 5}};
+  if (is("sets_size_of_topology")) out->struct_size = sizeof *out;
   if (is("link_to_nowhere")) {
     out->links = nowhere;
     out->n_links = 1;
@@ -141,6 +152,7 @@ cald_status session_open(cald_device* device, uint32_t index, cald_session** out
 
 void wrap_device(cald_driver_table* table) {
   table->driver_open = driver_open;
+  table->driver_close = driver_close;
   table->device_enumerate = device_enumerate;
   table->device_open = device_open;
   table->device_close = device_close;
