@@ -92,3 +92,25 @@ def test_a_handshake_that_fails(name: str, why: str) -> None:
 def test_a_library_without_an_entry_is_no_driver() -> None:
     with pytest.raises(UsageError, match="does not export cald_driver_entry"):
         conformance.run(driver("broken_no_symbol"))
+
+
+def test_a_known_failure_that_is_mended_is_noticed() -> None:
+    report = conformance.run(driver("defective_null"), only=["LOAD-04"])
+    verdicts = {check.check: check.verdict for check in report.checks}
+    assert verdicts == {"LOAD-04/geometry": "fail", "LOAD-04/graphs": "pass", "LOAD-04/words": "known"}
+    assert "take the declaration out of the check" in report.broken[0].why
+
+
+def test_behind_a_crash_the_kit_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CALRT_DEFECT", "null_close_crashes")
+    report = conformance.run(driver(), options=VIRTUAL, only=["ENTRY", "INFO"])
+    assert [check.check for check in report.broken] == ["ENTRY-03"]
+    assert "SIGSEGV" in report.broken[0].why
+    assert len(report.checks) == len({check.check for check in report.checks}) > 20
+
+
+def test_an_unknown_defect_is_refused() -> None:
+    with pytest.raises(UsageError, match="no such defect"):
+        conformance.run(driver(), options={"defect": "nosuch"})
+    report = conformance.run(driver(), options={"defect": "dirty_buffer", **VIRTUAL}, only=["BUF-02"])
+    assert [check.rule for check in report.broken] == ["BUF-02"]

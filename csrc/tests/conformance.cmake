@@ -11,3 +11,4 @@ target_sources(cald_defective PRIVATE
   ${mock}/kv_work.cpp ${mock}/session.cpp ${layout}/isa.cpp ${layout}/layout.cpp ${layout}/loops.cpp)
 set_source_files_properties(${mock}/driver.cpp PROPERTIES COMPILE_DEFINITIONS cald_driver_entry=mock_driver_entry)
 target_compile_options(cald_defective PRIVATE -O1)
+calrt_shim_driver(defective_null)
