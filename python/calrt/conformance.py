@@ -285,8 +285,6 @@ _EXAMPLES = """  calrt conformance cpu                            all rules
   calrt conformance mock --option clock=virtual    with device options
   calrt conformance /path/libcald_yours.so --package DIR --record evidence.json
   calrt conformance --list                         the rules
-
-exit codes of this command: 0 conforms, 1 a rule is broken, 2 usage, or something is missing
 """
 
 
@@ -387,8 +385,10 @@ def _text(report: Report) -> str:
         elif check.verdict == "known":
             lines.append(f"known  {check.check}: {check.why}")
     skipped = Counter(check.why for check in report.checks if check.verdict == "skip")
-    lines += [f"skip   {count} checks: {why}" for why, count in skipped.items()]
+    lines += [f"skip   {count} check{'s' * (count > 1)}: {why}" for why, count in skipped.items()]
     lines.append(
-        "it conforms" if report.conforms else f"it does not conform: {len(report.broken)} checks failed"
+        "it conforms"
+        if report.conforms
+        else f"it does not conform: {len(report.broken)} check{'s' * (len(report.broken) > 1)} failed"
     )
     return "\n".join(lines)
