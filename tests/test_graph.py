@@ -6,14 +6,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import os
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import calrt
+from calrt.presets import build_preset
 
 PROMPT = [1, 17, 200, 33, 8]
 
@@ -315,3 +318,21 @@ def test_missing_and_damaged_packages(device: calrt.Device, tmp_path) -> None:  
     (tmp_path / "bad.gguf").write_bytes(b"GGUF")
     with pytest.raises(calrt.PackageError):
         device.load(tmp_path / "bad.gguf")
+
+
+def test_rows_that_cannot_be_padding_must_all_be_given(tmp_path: Path) -> None:
+    """Without an input `lanes` a missing row would write cell 0 of somebody's lane."""
+    package = build_preset("dual-chip", driver="null", folder=tmp_path / "package")
+    path = package / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for graph in (graph for graph in manifest["graphs"] if graph["kind"] == "decode"):
+        graph["inputs"] = [io for io in graph["inputs"] if io["role"] != "lanes"]
+    path.write_text(json.dumps(manifest))
+    with calrt.open("null") as device, device.load(package) as model:
+        graph = model.graphs["decode_b4"]
+        lanes = sorted((model.kv.reserve(4) for _ in range(4)), key=lambda lane: lane.index)
+        with pytest.raises(calrt.InvalidArgumentError, match="writes all 4 rows"):
+            graph.submit(tokens=[1], positions=[0], lanes=lanes[:1])
+        assert [lane.length for lane in lanes] == [0, 0, 0, 0]
+        graph.submit(tokens=[1] * 4, positions=[0] * 4, lanes=lanes).wait()
+        assert [lane.length for lane in lanes] == [1, 1, 1, 1]

@@ -150,14 +150,22 @@ T whole(const char* field, const py::handle& value) {
   raise(fail(Status::OUT_OF_RANGE, "%s=%g: seconds >= 0 are due", field, seconds));
 }
 
-// The pairs of a mapping, whatever kind of mapping it is.
+// The pairs of a mapping, whatever kind of mapping it is, or a list or tuple of pairs.
 py::list items_of(const char* field, const py::handle& value) {
   if (PyMapping_Check(value.ptr()) != 0 && py::hasattr(value, "items")) {
     auto items = py::reinterpret_steal<py::list>(PyMapping_Items(value.ptr()));
     if (items) return items;
     forgive_refusal();
   }
-  refuse_type(field, value, ": a dict is due");
+  if (!PyTuple_Check(value.ptr()) && !PyList_Check(value.ptr()))
+    refuse_type(field, value, ": a dict is due, or pairs");
+  py::list pairs;
+  for (const py::handle& pair : value) {
+    if (!PyTuple_Check(pair.ptr()) || PyTuple_GET_SIZE(pair.ptr()) != 2)
+      refuse_item(field, pairs.size(), pair, ": a pair is due");
+    pairs.append(pair);
+  }
+  return pairs;
 }
 
 }  // namespace

@@ -39,6 +39,11 @@ Result<void> check_decode_counts(const cald_graph& graph, const GraphCall& call)
   if (call.logit_rows)
     return fail(Status::INVALID_ARGUMENT,
                 "logit_rows belongs to prefill graphs; %s returns every row", graph.name);
+  // Without it a row cannot be told that it is padding: it would write cell 0 of somebody's lane.
+  if (call.tokens.size() < graph.batch && find_io(graph, CALD_ROLE_LANES) == nullptr)
+    return fail(Status::SHAPE_MISMATCH,
+                "tokens: %zu given, but graph %s has no input `lanes` and writes all %u rows",
+                call.tokens.size(), graph.name, graph.batch);
   return {};
 }
 
