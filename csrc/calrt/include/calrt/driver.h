@@ -16,6 +16,8 @@
  * give a new type or meaning breaks the ABI and raises CALD_ABI_MAJOR. docs/abi.md has the whole
  * rule; a tested lock file holds every offset and size. A comment "0.9" marks what ABI 0.1 lacked.
  *
+ * Reserved fields are 0 when calrt fills a struct; a driver writes 0 and ignores what it reads.
+ *
  * Status. Every entry that can fail returns a cald_status and takes a nullable, caller-owned
  * cald_error*. There is no "last error".
  *
@@ -123,8 +125,8 @@ enum {                           /* role of a graph's input or output */
        CALD_ROLE_LANES = 3,      /* i32 [B] or [1]: lane of each row; -1 marks a padding row */
        CALD_ROLE_N_VALID = 4,    /* i32 [1]: rows of the chunk that count; the rest is padding */
        CALD_ROLE_LOGIT_ROWS = 5, /* i32 [R]: rows to return; unbound = the last valid row */
-       CALD_ROLE_MASK = 6,
-       CALD_ROLE_LOGITS = 32 /* [B, V] or [R, V] */
+       CALD_ROLE_MASK = 6,       /* an attention mask; calrt fills in none */
+       CALD_ROLE_LOGITS = 32     /* [B, V] or [R, V] */
 };
 
 /* Memory domains are bits: a buffer has one, a requirement allows several. */
@@ -259,7 +261,8 @@ typedef struct cald_load_options {
   const uint32_t* profiles; /* decode batches to prepare, ascending; CALL */
   const uint32_t* chunks;   /* prefill chunks to prepare, ascending; CALL */
   void* user;
-  /* Called at >= 2 Hz on the loading thread; a non-zero answer cancels the load (CANCELLED). */
+  /* Called at >= 2 Hz on the loading thread; a non-zero answer cancels the load (CANCELLED). May be
+   * NULL. */
   int32_t (*progress)(void* user, uint64_t done_bytes, uint64_t total_bytes);
 } cald_load_options;
 
@@ -321,7 +324,8 @@ typedef struct cald_device_info { /* strings: HANDLE of the driver */
 /* How calrt learns that a job has ended. */
 enum {
   CALD_COMPLETION_CALLBACK = 0, /* on_complete is called by a thread of the driver, or in submit */
-  CALD_COMPLETION_WAIT = 1,     /* on_complete is never called: a thread of calrt calls job_wait */
+  CALD_COMPLETION_WAIT = 1,     /* on_complete is NULL: a thread of calrt sits in job_wait with
+                                   deadlines of its own, then asks job_query */
   CALD_COMPLETION_POLL = 2      /* on_complete is called inside poll, which somebody must call */
 };
 enum {
@@ -475,8 +479,11 @@ typedef struct cald_job_desc {
   const cald_binding* bindings; /* CALL; their buffers UNTIL_DONE */
   uint64_t job_seq;             /* returned in the completion */
   uint64_t deadline_ns;         /* absolute; a job not begun by then must not begin */
-  /* Optional. Called exactly once, from any thread, also on failure and cancel, before job_wait
-   * reports the end, perhaps before submit returns. It does not block and calls no driver entry. */
+  /* May be NULL. Called exactly once for a job that submit accepted, from any thread, also on
+   * failure and cancel, before job_wait reports the end, perhaps before submit returns; never for a
+   * job that submit refused. It does not block and calls no driver entry.
+   * A job that has not ended by its deadline is lost to calrt, not to the driver: it must still end
+   * once. Until then calrt leaves its buffers alone; the late completion is known by job_seq. */
   void (*on_complete)(void* user, const cald_completion* completion);
   void* user;
   cald_binding_set* set; /* 0.9: `bindings` are buffers of this set; NULL = not made known before */
