@@ -27,9 +27,9 @@ foreach(name cpu_model cpu_jobs cpu_load cpu_entries)
   add_dependencies(${name}_test cald_cpu)
 endforeach()
 
-# Not a test: prints speeds.
+# Not a test, prints speeds: built when asked for.
 if(CALRT_X86)
-  add_executable(cpu_bench cpu_bench.cpp cpu_limits.cpp)
+  add_executable(cpu_bench EXCLUDE_FROM_ALL cpu_bench.cpp cpu_limits.cpp)
   target_link_libraries(cpu_bench PRIVATE calrt ${CMAKE_DL_LIBS})
   set_source_files_properties(cpu_limits.cpp PROPERTIES COMPILE_OPTIONS "${CALRT_FLAGS_AVX2}")
   add_dependencies(cpu_bench cald_cpu)

@@ -17,7 +17,7 @@ foreach(name mock mock_jobs mock_load)
 endforeach()
 
 # Not a test: prints speeds.
-add_executable(mock_bench mock_bench.cpp ${mock_driver}/fold_portable.cpp ${mock_driver}/logits.cpp)
+add_executable(mock_bench EXCLUDE_FROM_ALL mock_bench.cpp ${mock_driver}/fold_portable.cpp ${mock_driver}/logits.cpp)
 target_link_libraries(mock_bench PRIVATE calrt)
 if(CALRT_X86)
   target_sources(mock_bench PRIVATE ${mock_driver}/fold_avx2.cpp)
