@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint64_t kGuardBytes = 64;
 constexpr int kGuard = 0xA7;
+constexpr uint64_t kMostBytes = uint64_t{1} << 38;  // of one block: no host has more
 
 }  // namespace
 
@@ -40,8 +41,8 @@ void* Host::take(uint64_t bytes, uint64_t align) {
   ++calls_;
   align = std::max<uint64_t>(align, alignof(std::max_align_t));
   uint64_t guarded = 0, rounded = 0;
-  if ((align & (align - 1)) != 0 || !checked_add(bytes, kGuardBytes, &guarded) ||
-      !checked_round_up(guarded, align, &rounded))
+  if (bytes > kMostBytes || (align & (align - 1)) != 0 ||
+      !checked_add(bytes, kGuardBytes, &guarded) || !checked_round_up(guarded, align, &rounded))
     return nullptr;
   auto* block = static_cast<unsigned char*>(std::aligned_alloc(align, rounded));
   if (block == nullptr) return nullptr;
