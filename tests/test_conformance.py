@@ -155,6 +155,7 @@ def program(tmp_path: Path, body: str) -> list[str]:
 
 BEGIN = """echo '{"begin":"JOB-01","rule":"JOB-01"}'\n"""
 PASS = """echo '{"check":"JOB-01","rule":"JOB-01","verdict":"pass","why":"","seconds":0.1}'\n"""
+END = """echo '{"end":0}'\n"""
 
 
 def test_a_crash_is_a_finding_and_not_the_end(tmp_path: Path) -> None:
@@ -173,6 +174,24 @@ def test_a_crash_after_the_verdict_is_a_finding(tmp_path: Path) -> None:
     assert "SIGABRT, when it was closed" in checks[0].why
 
 
+@pytest.mark.parametrize("code", [0, 1, 2, 3])
+@pytest.mark.parametrize(("done", "why"), [("", "exit code"), (PASS, "when it was closed")])
+def test_a_driver_that_ends_the_process_does_not_pass(tmp_path: Path, code: int, done: str, why: str) -> None:
+    checks: list[conformance.Check] = []
+    words = program(tmp_path, f"{BEGIN}{done}exit {code}")
+    assert not conformance._run_child(words, 30, checks, lambda check, done: None)
+    assert [(check.check, check.verdict) for check in checks] == [("JOB-01", "fail")]
+    assert f"exit code {code}" in checks[0].why
+    assert why in checks[0].why
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_a_driver_that_ends_the_process_at_once_does_not_pass(tmp_path: Path, code: int) -> None:
+    checks: list[conformance.Check] = []
+    assert not conformance._run_child(program(tmp_path, f"exit {code}"), 30, checks, lambda check, done: None)
+    assert [(check.check, check.verdict) for check in checks] == [("ENTRY-01", "fail")]
+
+
 def test_a_hang_is_a_finding(tmp_path: Path) -> None:
     checks: list[conformance.Check] = []
     words = program(tmp_path, f"{BEGIN}exec sleep 60")
@@ -183,6 +202,6 @@ def test_a_hang_is_a_finding(tmp_path: Path) -> None:
 
 def test_what_a_driver_prints_is_no_finding(tmp_path: Path) -> None:
     checks: list[conformance.Check] = []
-    words = program(tmp_path, f"echo hello\necho '[1]'\n{BEGIN}echo '{{'\n{PASS}")
+    words = program(tmp_path, f"echo hello\necho '[1]'\n{BEGIN}echo '{{'\n{PASS}{END}")
     assert conformance._run_child(words, 30, checks, lambda check, done: None)
     assert [check.verdict for check in checks] == ["pass"]

@@ -216,8 +216,12 @@ int main_of(int argc, char** argv) {
   const std::string path = subject.library;
   const std::string wrong = Kit::open(std::move(subject), &kit);
   if (kit == nullptr) return missing(path + ": " + wrong);
-  if (!wrong.empty()) return untestable(path, wrong, arguments.describe);
-  return arguments.describe ? describe(*kit) : run_all(*kit, arguments);
+  const bool opens = wrong.empty();
+  if (arguments.describe) return opens ? describe(*kit) : untestable(path, wrong, true);
+  const int code = opens ? run_all(*kit, arguments) : untestable(path, wrong, false);
+  kit.reset();  // what the driver does meanwhile is a part of the run
+  print("{\"end\":" + std::to_string(code) + "}");
+  return code;
 }
 
 }  // namespace

@@ -181,15 +181,16 @@ def _run_child(
             words, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace", bufsize=1
         )
         try:
-            open_check, whole = _read(child, patience, checks, progress)
+            open_check, whole, ended = _read(child, patience, checks, progress)
         finally:
             child.kill()
             code = child.wait()
-        if whole and code in (0, 1):
+        if whole and code in (0, 1) and ended:
             return True
-        if whole and code == 2 and not checks:
-            errors.seek(0)
-            raise UsageError(_last_line(errors.read()))
+        errors.seek(0)
+        said = errors.read()
+        if whole and code == 2 and not checks and _KIT_SAYS in said:
+            raise UsageError(_last_line(said))
         check, rule = open_check or (checks[-1].check if checks else "", "")
         why = _ended_by(code) if whole else f"the driver did not come back within {patience:g} s"
         if open_check is not None:
@@ -198,6 +199,8 @@ def _run_child(
             last = checks.pop()
             checks.append(Check(last.check, last.rule, "fail", f"{why}, when it was closed", last.seconds))
             progress(last.check, len(checks))
+        else:
+            checks.append(Check("ENTRY-01", "ENTRY-01", "fail", why, 0.0))
         return False
 
 
@@ -206,8 +209,9 @@ def _read(
     patience: float,
     checks: list[Check],
     progress: Callable[[str, int], object],
-) -> tuple[tuple[str, str] | None, bool]:
-    """The check (and its rule) that has begun and not ended, and whether the output came to its end."""
+) -> tuple[tuple[str, str] | None, bool, bool]:
+    """The check (and its rule) that has begun and not ended, whether the output came to its end, and whether
+    the kit said so: a driver may end the process with any exit code."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def pump() -> None:
@@ -218,14 +222,16 @@ def _read(
 
     threading.Thread(target=pump, name="calrt-conformance", daemon=True).start()
     begun: tuple[str, str] | None = None
+    ended = False
     while True:
         try:
             line = lines.get(timeout=patience)
         except queue.Empty:
-            return begun, False
+            return begun, False, ended
         if line is None:
-            return begun, True
+            return begun, True, ended
         row = _parsed(line)
+        ended = "end" in row
         if "begin" in row:
             begun = row["begin"], row["rule"]
             progress(row["begin"], len(checks))
@@ -249,9 +255,12 @@ def _ended_by(code: int) -> str:
     return f"the driver ended the process with exit code {code}"
 
 
+_KIT_SAYS = "calrt-conformance: "
+
+
 def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.startswith("calrt-conformance: ")]
-    return lines[0].removeprefix("calrt-conformance: ") if lines else text.strip() or "no word why"
+    lines = [line for line in text.splitlines() if line.startswith(_KIT_SAYS)]
+    return lines[0].removeprefix(_KIT_SAYS) if lines else text.strip() or "no word why"
 
 
 def record(report: Report) -> evidence.Evidence:
