@@ -47,10 +47,11 @@ struct ValidatedJob final : CompletionTap {
   int told = 0;
   int32_t told_state = 0, seen_state = 0;  // 0: not yet
   bool waited = false;                     // job_wait has said OK
+  bool lost = false;  // job_wait fails otherwise than by its deadline: no end can be expected
 
-  bool ended() const { return told > 0 || waited || terminal(seen_state); }
+  bool ended() const { return told > 0 || settled(); }
   // The driver itself has said that it is over, apart from telling it.
-  bool settled() const { return waited || terminal(seen_state); }
+  bool settled() const { return waited || lost || terminal(seen_state); }
   // After each change: what it holds and how its session counts it.
   void changed() {
     const auto count = [](bool& counted, bool now, size_t& sum) {
@@ -230,7 +231,7 @@ std::optional<Refusal> ValidateLayer::may_destroy(Call& call, const void* pointe
   int32_t state = 0;
   auto* handle = static_cast<cald_job*>(const_cast<void*>(pointer));
   const cald_status asked = ask([&] { return call.driver.job_query(handle, &state, nullptr); });
-  if (asked == CALD_OK && terminal(state)) return {};
+  if (asked != CALD_OK || terminal(state)) return {};
   return Refusal{Rule::job_not_ended,
                  "job " + std::to_string(job->job_seq) + " has not ended; it is not destroyed"};
 }
@@ -457,10 +458,10 @@ void ValidateLayer::job_wait(Call& call, uint64_t number) {
     return job_of(handle);
   }();
   call.forward();
-  if (job == nullptr || call.status != CALD_OK) return;
+  if (job == nullptr || call.status == CALD_WAIT_TIMEOUT) return;
   const Lock lock(mutex_);
-  job->waited = true;
-  if (job->on_complete != nullptr && job->told == 0)
+  (call.status == CALD_OK ? job->waited : job->lost) = true;
+  if (call.status == CALD_OK && job->on_complete != nullptr && job->told == 0)
     note(Rule::waited_untold, "job_wait", number, "job %llu",
          static_cast<unsigned long long>(job->job_seq));
   job->changed();

@@ -248,6 +248,16 @@ TEST(what_a_job_or_a_set_holds_is_not_given_back) {
   CHECK(world.broken() == "still_held 3 job_not_ended 1 ");
 }
 
+TEST(what_a_lost_device_holds_is_let_go) {
+  World world("fault:completion drop / job_wait status=DEVICE_LOST");
+  JobHandle job = world.client.submit(1);
+  CHECK(world.client.wait(job, 1) == CALD_DEVICE_LOST);
+  job.reset();
+  world.client.tokens.reset();
+  world.client.close();
+  CHECK(world.broken().empty());
+}
+
 TEST(handles_that_a_driver_gives_wrongly) {
   World world;
   cald_buffer* buffer = nullptr;
