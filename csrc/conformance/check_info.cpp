@@ -273,5 +273,28 @@ CONFORMANCE_CHECK("INFO-11", "") {
           kit.info().sessions, kit.info().sessions, status);
 }
 
+CONFORMANCE_CHECK("INFO-12", "") {
+  const bool kv = CONFORMANCE_HAS(kit, kv_info) && CONFORMANCE_HAS(kit, kv_submit);
+  const std::map<std::string, bool> there = {
+      {"cancel", CONFORMANCE_HAS(kit, job_cancel)},
+      {"timing", CONFORMANCE_HAS(kit, job_timing)},
+      {"footprint", CONFORMANCE_HAS(kit, model_footprint)},
+      {"binding_sets",
+       CONFORMANCE_HAS(kit, binding_set_make) && CONFORMANCE_HAS(kit, binding_set_free)},
+      {"trace", CONFORMANCE_HAS(kit, trace_start) && CONFORMANCE_HAS(kit, trace_drain)},
+      {"kv_clear", kv},
+      {"lane_copy", kv},
+      {"range_copy", kv},
+      {"k_rotate", kv},
+      {"kv_read", kv},
+      {"kv_write", kv},
+  };
+  for (const cald_cap& cap : caps_of(kit)) {
+    const auto known = there.find(cap.name);
+    REQUIRE(known == there.end() || known->second || cap.value == 0 || cap.level > 2,
+            "capability \"%s\" is claimed, and its entry is NULL", cap.name);
+  }
+}
+
 }  // namespace
 }  // namespace calrt::conformance

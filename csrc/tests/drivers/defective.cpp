@@ -55,6 +55,7 @@ extern "C" cald_status cald_driver_entry(const cald_host* host, uint32_t abi_req
   wrap_kv(&table);
   wrap_trace(&table);
   if (is("lacks_an_entry")) table.job_wait = nullptr;
+  if (is("claims_what_it_lacks")) table.trace_start = nullptr;
   *out = &table;
   return CALD_OK;
 }
