@@ -229,6 +229,7 @@ def test_a_device_that_works_has_no_limit_of_submit(cli: Run) -> None:
         (("model", "fetch", "gpt9"), 2, "gpt9"),
         (("devices", "--bogus"), 2, "--bogus"),
         (("warp",), 2, "'warp'"),
+        (("conformance", "null", "--timeout", "1e99"), 2, "--timeout: 1e99 is more than 1e+06"),
     ],
 )
 def test_an_error_is_one_line_that_names_the_option(
@@ -293,6 +294,43 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("caps",), ("caps", "--json"), ("caps", "-dev", "nowhere", "--json"), ("serve", "--version")],
+    ids=" ".join,
+)
+def test_a_full_disk_is_one_line(words: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "calrt", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert [line[:7] for line in done.stderr.splitlines()] == ["calrt: "]
+
+
+def test_without_a_stdout_there_is_no_traceback() -> None:
+    command = ["sh", "-c", 'exec "$0" -m calrt caps >&-', sys.executable]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_interrupt_stays_one_when_closing_fails(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(device: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise calrt.WaitTimeoutError("a job has not ended")
+
+    monkeypatch.setattr(calrt.Device, "caps", property(interrupted))
+    code, _, err = cli("caps")
+    assert (code, err) == (130, "calrt: interrupted\n")
 
 
 # ---- help ---------------------------------------------------------------------------------------

@@ -311,6 +311,16 @@ def test_a_file_is_read_as_it_was_written(library: Path, package: Path, tmp_path
     ]
 
 
+def test_a_pipe_is_written_to_and_not_replaced(library: Path, package: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    read = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    recorded(library, package, checks("trace")).write(tmp_path / "pipe")
+    found = json.loads(os.read(read, 1 << 16))
+    os.close(read)
+    assert found["schema"] == SCHEMA
+    assert (tmp_path / "pipe").is_fifo()
+
+
 @pytest.fixture
 def document(library: Path, package: Path) -> dict[str, object]:
     return recorded(library, package, checks("trace")).to_json()

@@ -316,7 +316,9 @@ def add_command(commands: Commands) -> None:
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the device")
     parser.add_argument("--only", action="append", default=[], metavar="RULE", help="a rule, group or check")
     parser.add_argument("--record", metavar="FILE", help="write what was found as evidence")
-    parser.add_argument("--timeout", type=number(0.1), default=PATIENCE, metavar="S", help="for each check")
+    parser.add_argument(
+        "--timeout", type=number(0.1, 1e6), default=PATIENCE, metavar="S", help="for each check"
+    )
     parser.add_argument("--list", action="store_true", help="list the rules, and run nothing")
 
 

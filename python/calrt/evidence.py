@@ -133,10 +133,14 @@ class Evidence:
             raise ValueError(f"{path}: no file of evidence: {error}") from None
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file, whole or not at all; its folder is made."""
+        """Writes the file, whole or not at all; its folder is made. A device or pipe is just written to."""
         from calrt.cache_files import write_atomically
 
-        write_atomically(Path(path), (json.dumps(self.to_json(), indent=1) + "\n").encode())
+        text = (json.dumps(self.to_json(), indent=1) + "\n").encode()
+        if os.path.exists(path) and not os.path.isfile(path):  # never to be replaced by a file
+            Path(path).write_bytes(text)
+        else:
+            write_atomically(Path(path), text)
 
 
 def record(

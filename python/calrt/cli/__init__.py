@@ -45,33 +45,64 @@ Each command has a help of its own: calrt run -h
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `calrt`; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["serve"]:  # its flags are calrt-server's own
-        from calrt.serve.cli import main as serve
-
-        return serve(words[1:])
-    as_json = "--json" in words
+    as_json = "--json" in words and words[:1] != ["serve"]
     try:
-        parser = make_parser()
-        options = parser.parse_args(words)
-        if options.version:
-            print(f"calrt {calrt.__version__}")
-            return 0
-        command: Callable[[argparse.Namespace], int] | None = getattr(options, "command", None)
-        if command is None:
-            parser.print_help(sys.stderr)
-            return EXIT_USAGE
-        code = command(options)
-        sys.stdout.flush()
-        return code
+        try:
+            return _run(words)
+        finally:
+            _flush()
     except KeyboardInterrupt:
-        return fail(KeyboardInterrupt("interrupted"), EXIT_INTERRUPTED, as_json)
+        return _fail(KeyboardInterrupt("interrupted"), EXIT_INTERRUPTED, as_json)
     except BrokenPipeError:
         _give_up_stdout()
         return EXIT_FAILED
     except (UsageError, MissingError, ImportError) as error:
-        return fail(error, EXIT_USAGE, as_json)
+        return _fail(error, EXIT_USAGE, as_json)
     except (calrt.CalrtError, OSError, ValueError) as error:
-        return fail(error, EXIT_FAILED, as_json)
+        if _was_interrupted(error):  # and then could not be closed: a job hangs
+            return _fail(KeyboardInterrupt("interrupted"), EXIT_INTERRUPTED, as_json)
+        return _fail(error, EXIT_FAILED, as_json)
+
+
+def _run(words: list[str]) -> int:
+    if words[:1] == ["serve"]:  # its flags are calrt-server's own
+        from calrt.serve.cli import main as serve
+
+        return serve(words[1:])
+    parser = make_parser()
+    options = parser.parse_args(words)
+    if options.version:
+        print(f"calrt {calrt.__version__}")
+        return 0
+    command: Callable[[argparse.Namespace], int] | None = getattr(options, "command", None)
+    if command is None:
+        parser.print_help(sys.stderr)
+        return EXIT_USAGE
+    return command(options)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
+def _flush() -> None:
+    if sys.stdout is not None:  # None: it was closed when the process began
+        sys.stdout.flush()
+
+
+def _fail(error: BaseException, exit_code: int, as_json: bool) -> int:
+    """`fail`, also where stdout takes nothing (a full disk): then a line on stderr is what is left."""
+    try:
+        _flush()
+        if as_json:
+            fail(error, exit_code, as_json)
+            _flush()
+            return exit_code
+    except OSError:
+        _give_up_stdout()
+    return fail(error, exit_code, as_json=False)
 
 
 def make_parser() -> Parser:
@@ -93,7 +124,7 @@ def make_parser() -> Parser:
 
 
 def _give_up_stdout() -> None:
-    """The reader is gone (`calrt caps | head -1`): Python must not complain of it when it ends."""
+    """The reader is gone (`calrt caps | head -1`) or the disk full: Python must not say so when it ends."""
     import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -128,8 +129,8 @@ def whole_number(low: int, high: int = (1 << 31) - 1) -> Callable[[str], int]:
     return parse
 
 
-def number(low: float) -> Callable[[str], float]:
-    """The type of an option: a finite number of `low` or more."""
+def number(low: float, high: float = math.inf) -> Callable[[str], float]:
+    """The type of an option: a finite number of `low` or more, of `high` at most."""
 
     def parse(text: str) -> float:
         try:
@@ -138,6 +139,8 @@ def number(low: float) -> Callable[[str], float]:
             raise argparse.ArgumentTypeError(f"{text!r} is no number: {low:g} or more is due") from None
         if not low <= value < float("inf"):
             raise argparse.ArgumentTypeError(f"{text} is not a finite number of {low:g} or more")
+        if value > high:
+            raise argparse.ArgumentTypeError(f"{text} is more than {high:g}")
         return value
 
     return parse
