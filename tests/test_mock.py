@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -128,6 +129,16 @@ def test_virtual_time_passes_by_waiting_and_is_exact() -> None:
     assert times[0] == times[1]
     # Two chunks (16 and 4 tokens) and seven ticks, and what their copies take.
     assert 2 * 150_000 + 7 * 100_000 < times[0] < 2 * 160_000 + 7 * 110_000
+
+
+def test_an_await_moves_virtual_time() -> None:
+    async def run(model: calrt.Model) -> None:
+        with model.kv.reserve(tokens=4) as lane:
+            job = model.graphs["decode_b1"].submit(tokens=[1], positions=[0], lanes=[lane])
+            assert (await asyncio.wait_for(job, 60)).state == "done"
+
+    with calrt.open("mock", clock="virtual") as device, device.load("preset:tiny") as model:
+        asyncio.run(run(model))
 
 
 def test_waiting_ends_on_a_device_that_only_waits() -> None:

@@ -120,6 +120,14 @@ std::string describe_job(const PyJob& self) {
          job.model()->graph(job.bindings()->graph()).name + "': " + state_of(self) + ">";
 }
 
+// Virtual time moves by waiting, and an event loop that waits for a descriptor moves nothing.
+void end_on_virtual_time(Job& job) {
+  if (job.terminal()) return;
+  const auto session = job.model()->device()->session(job.model()->session_index());
+  if (session.ok() && (*session)->virtual_clock())
+    without_gil([&] { (void)job.wait(CALD_NO_DEADLINE).ok(); });  // the await asks how it ended
+}
+
 // A function of calrt's Python part, looked up once.
 template <class Name>  // one static per name
 const py::object& python_function(const char* module, Name name) {
@@ -230,9 +238,11 @@ void bind_job(py::module_& m) {
       .def(
           "__await__",
           [](const py::object& self) {
+            end_on_virtual_time(*py::cast<const PyJob&>(self).job->job());
             return python_function("calrt._await", [] { return "wait_for_job"; })(self);
           },
-          "Waits in the running event loop; cancelling the await requests cancel().")
+          "Waits in the running event loop; cancelling the await requests cancel(). On a device of "
+          "virtual time, which waiting moves on, it ends at once.")
       .def(
           "add_done_callback",
           [](const py::object& self, const py::object& fn, const py::object& loop) {

@@ -109,14 +109,15 @@ def run(
 ) -> Outcome:
     """Runs the requests on all lanes of the model, which must all be free.
 
-    `progress(what, done, total)` counts requests. Raises `WaitTimeoutError` if nothing happens for `timeout`
-    seconds, and what the runtime refuses.
+    `progress(what, done, total)` counts requests. A job counts as lost after a third of `timeout`: its
+    requests fail and the rest goes on. Raises `WaitTimeoutError` if nothing happens for `timeout` seconds,
+    and what the runtime refuses.
     """
     seconds("timeout", timeout)
     if model.kv.free_lanes() != model.lanes:
         text = f"{model.lanes - model.kv.free_lanes()} of {model.lanes} lanes are held: a workload needs all"
         raise error_for(Status.INVALID_STATE, text)
-    runner = StepRunner(model.native)
+    runner = StepRunner(model.native, job_timeout=timeout / 3)
     try:
         return _Run(model, runner, requests, progress, timeout).outcome()
     finally:
