@@ -46,8 +46,8 @@ const ConvertKernels& convert_kernels() {
 }
 
 bool outgrows_caches(uint64_t bytes) {
-  // A reader of a smaller result finds it still there. A quarter, since the source lies there too and
-  // other cores share it.
+  // A reader of a smaller result finds it still there. A quarter, since the source lies there too
+  // and other cores share it.
   static const uint64_t from = last_cache() / 4;
   return bytes >= from;
 }

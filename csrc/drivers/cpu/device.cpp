@@ -39,7 +39,7 @@ const struct {
     {"n_valid", 1},
     {"lane_map_any", 1},
     {"padding_rows", 1},
-    {"binding_sets", 2},
+    {"binding_sets", 0},
     {"load_cancel", 1},
     {"footprint", 1},
     {"timing", 1},
