@@ -279,3 +279,54 @@ TEST(the_runtime_outlives_a_throw_of_each_entry) {
   }
   CHECK(failed >= 16);  // driver_open, device_open, _info, session_open, ...: some are not needed
 }
+
+namespace {
+
+// Answers OK for one entry, and does nothing.
+struct Silent : layers::Layer {
+  explicit Silent(std::string entry) : entry_(std::move(entry)) {}
+  const char* name() const override { return "silent"; }
+  bool replace(layers::Call& call) override {
+    if (entry_ != layers::entry_name(call.entry)) return false;
+    call.status = CALD_OK;
+    return true;
+  }
+  std::string entry_;
+};
+
+// What comes of a device, a model and a job where `entry` is silent.
+Result<void> run_with_silent(const std::string& entry) {
+  OpenSettings settings;
+  settings.layers = "silent:" + entry;
+  CALRT_TRY_ASSIGN(const auto device, Device::open("null", {}, settings));
+  CALRT_TRY_ASSIGN(const auto session, device->session());
+  CALRT_TRY(device->alloc(64, CALD_DOMAIN_HOST, 64));
+  CALRT_TRY_ASSIGN(const auto model,
+                   Model::load(device, PackageForTest::make("null", "null"), LoadRequest{}));
+  CALRT_TRY_ASSIGN(std::unique_ptr<BindingSet> made, model->make_bindings(0));
+  const uint64_t deadline = device->now_ns() + 20'000'000'000;
+  const std::shared_ptr<BindingSet> set = std::move(made);
+  CALRT_TRY_ASSIGN(const auto job, Job::submit(session, model, set, deadline));
+  CALRT_TRY(job->wait(deadline));
+  KvMove clear;
+  clear.op = CALD_KV_CLEAR;
+  clear.n = 1;
+  CALRT_TRY_ASSIGN(const auto moved, Job::submit_kv(session, model, clear, {}, deadline));
+  return moved->wait(deadline);
+}
+
+}  // namespace
+
+TEST(ok_without_a_handle_is_an_error_of_the_driver) {
+  layers::register_layer("silent",
+                         [](const std::string& entry) -> Result<std::shared_ptr<layers::Layer>> {
+                           return std::shared_ptr<layers::Layer>(std::make_shared<Silent>(entry));
+                         });
+  CHECK(run_with_silent("").ok());
+  for (const char* entry : {"driver_open", "device_open", "session_open", "buffer_alloc",
+                            "model_load", "binding_set_make", "submit", "kv_submit"}) {
+    const auto ran = run_with_silent(entry);
+    CHECK(!ran.ok() && ran.error().code == Status::INTERNAL && ran.error().where == entry);
+    CHECK(!ran.ok() && ran.error().message.find("gave no handle") != std::string::npos);
+  }
+}
