@@ -168,3 +168,15 @@ TEST(a_job_is_lost_at_its_deadline_in_virtual_time) {
   CHECK(Job::submit(rig.session, rig.model, rig.make(), 9 * kMs).error().code ==
         Status::WAIT_TIMEOUT);
 }
+
+TEST(no_job_outlasts_the_hard_timeout_whatever_its_deadline) {
+  Rig rig([](Script& now) {
+    virtual_time(now);
+    now.duration_ns = 2 * kHardTimeoutNs;
+  });
+  auto job = *Job::submit(rig.session, rig.model, rig.bindings, CALD_NO_DEADLINE, &rig.sink);
+  CHECK(rig.session->poll(kHardTimeoutNs - 1).ok() && !job->terminal());
+  CHECK(rig.session->poll(kHardTimeoutNs).ok() && job->state() == JobState::LOST);
+  CHECK(rig.bindings->busy());  // until the device answers
+  CHECK(rig.session->poll(3 * kHardTimeoutNs).ok() && !rig.bindings->busy());
+}
