@@ -163,7 +163,8 @@ bool streams(const Block& block, const float* dst) {
 }
 
 void stream_rows(const LoopNest& nest, const Block& block, const uint16_t* src, float* dst) {
-  const auto& [outer, inner, runs, around] = block;
+  const StridedLoop &outer = block.outer, &inner = block.inner;
+  const std::vector<StridedLoop>& around = block.around;
   const uint64_t step = outer.packed * sizeof *src;
   const uint64_t panel =
       std::clamp(kStreamedPanelBytes / std::max<uint64_t>(1, step),
