@@ -147,12 +147,12 @@ void stream_elements(const Row& row, uint64_t begin, uint64_t end) {
       std::memcpy(gathered + k * row.run, row.src + (first + k) * row.step,
                   row.run * sizeof *gathered);
   const ConvertKernels& kernels = convert_kernels();
-  const uint16_t* from = gathered - first * row.run;
+  const auto from = [&](uint64_t at) { return gathered + (at - first * row.run); };
   const uint64_t lines = std::min(end, row.line_from(begin));
   const uint64_t tail = end - (end - lines) % kLineFloats;
-  kernels.f32_from_bf16(from + begin, row.dst + begin, lines - begin, false);
-  kernels.f32_from_bf16_lines(from + lines, row.dst + lines, tail - lines);
-  kernels.f32_from_bf16(from + tail, row.dst + tail, end - tail, false);
+  kernels.f32_from_bf16(from(begin), row.dst + begin, lines - begin, false);
+  kernels.f32_from_bf16_lines(from(lines), row.dst + lines, tail - lines);
+  kernels.f32_from_bf16(from(tail), row.dst + tail, end - tail, false);
 }
 
 // Whether rows can be streamed: their runs are short and next to each other in the result, whose
