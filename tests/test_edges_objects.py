@@ -190,7 +190,7 @@ print("alive")
 def test_the_last_view_may_be_dropped_in_another_thread(null_package: Path) -> None:
     code = """
 import queue
-views = queue.Queue()
+views = queue.Queue(maxsize=16)  # a view holds an output, and the graph has 256 of them
 def drop():
     while views.get() is not None:
         pass
