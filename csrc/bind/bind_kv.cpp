@@ -33,7 +33,7 @@ std::shared_ptr<PyLane> reserve(const PyKv& self, Arg<"tokens", uint32_t> tokens
   Model& model = *self.runner->model();
   return commit(self, without_gil([&]() -> Result<kv::Reservation> {
                   self.runner->sweep();
-                  auto got = self.runner->queue()->reserve(tokens, until, &interrupted, &model);
+                  auto got = self.runner->queue()->reserve(tokens, until, {&interrupted, &model});
                   if (!got.ok() && got.error().code == Status::CANCELLED)
                     CALRT_TRY(model.check_open());
                   return got;

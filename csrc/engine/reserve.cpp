@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <utility>
 
 namespace calrt::engine {
@@ -22,18 +23,156 @@ Error unloaded() {
   return fail(Status::MODEL_UNLOADED, "no lane to be had: the model is closed; load it again");
 }
 
+Error cancelled() { return fail(Status::CANCELLED, "the wait for a lane was cancelled"); }
+
 }  // namespace
+
+// ---- LaneWaiter -------------------------------------------------------------------------------
+
+LaneWaiter::LaneWaiter(Private, std::shared_ptr<ReserveQueue> queue, uint32_t tokens,
+                       uint64_t deadline_ns)
+    : queue_(std::move(queue)), tokens_(tokens), begin_ns_(now_ns()), deadline_ns_(deadline_ns) {}
+
+LaneWaiter::~LaneWaiter() {
+  if (!granted_) return;
+  granted_.release();
+  queue_->lane_freed();
+}
+
+bool LaneWaiter::poll() {
+  std::lock_guard lock(queue_->mutex_);
+  queue_->serve();
+  if (outcome_ == Outcome::OPEN && now_ns() >= deadline_ns_) {
+    queue_->leave(*this);
+    queue_->settle(*this, Outcome::TIMEOUT);
+  }
+  return outcome_ != Outcome::OPEN;
+}
+
+Result<kv::Reservation> LaneWaiter::take() {
+  std::lock_guard lock(queue_->mutex_);
+  switch (std::exchange(outcome_, outcome_ == Outcome::OPEN ? Outcome::OPEN : Outcome::TAKEN)) {
+    case Outcome::OPEN:
+      return fail(Status::WAIT_TIMEOUT, "no lane has come free yet: wait on");
+    case Outcome::GRANTED:
+      return std::move(granted_);
+    case Outcome::REFUSED:
+      return std::move(refused_);
+    case Outcome::TIMEOUT:
+      return fail(Status::KV_TIMEOUT,
+                  "no lane of %u came free in %.3f s: wait longer, or release one",
+                  queue_->table()->lanes(), static_cast<double>(now_ns() - begin_ns_) / 1e9);
+    case Outcome::CANCELLED:
+      return cancelled();
+    case Outcome::UNLOADED:
+      return unloaded();
+    case Outcome::TAKEN:
+      break;
+  }
+  return fail(Status::INVALID_STATE, "the outcome of this wait was taken before");
+}
+
+void LaneWaiter::cancel() {
+  std::lock_guard lock(queue_->mutex_);
+  if (outcome_ == Outcome::OPEN) {
+    queue_->leave(*this);
+    queue_->settle(*this, Outcome::CANCELLED);
+  } else if (outcome_ == Outcome::GRANTED) {
+    outcome_ = Outcome::CANCELLED;
+    granted_.release();
+    queue_->serve();
+  }
+}
+
+void LaneWaiter::notify(std::shared_ptr<CompletionFd> fd, uint64_t tag) {
+  fd->expect();
+  std::lock_guard lock(queue_->mutex_);
+  if (outcome_ == Outcome::OPEN) {
+    fd_ = std::move(fd);
+    tag_ = tag;
+  } else {
+    fd->post(tag);
+  }
+}
+
+// ---- CancelToken ------------------------------------------------------------------------------
+
+void CancelToken::cancel() {
+  std::vector<std::weak_ptr<LaneWaiter>> waiters;
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    waiters.swap(waiters_);
+  }
+  for (const auto& known : waiters)
+    if (const auto waiter = known.lock()) waiter->cancel();
+}
+
+bool CancelToken::cancelled() const {
+  std::lock_guard lock(mutex_);
+  return cancelled_;
+}
+
+bool CancelToken::attach(const std::shared_ptr<LaneWaiter>& waiter) {
+  std::lock_guard lock(mutex_);
+  if (cancelled_) return false;
+  std::erase_if(waiters_, [](const auto& known) { return known.expired(); });
+  waiters_.push_back(waiter);
+  return true;
+}
+
+// ---- ReserveQueue -----------------------------------------------------------------------------
 
 ReserveQueue::ReserveQueue(std::shared_ptr<kv::LaneTable> table, uint32_t max_waiters)
     : table_(std::move(table)), max_waiters_(max_waiters) {}
 
-Result<kv::Reservation> ReserveQueue::reserve(uint32_t tokens, uint64_t deadline_ns,
-                                              bool (*interrupted)(void*), void* user) {
-  std::unique_lock lock(mutex_);
+void ReserveQueue::settle(LaneWaiter& waiter, LaneWaiter::Outcome outcome) noexcept {
+  waiter.outcome_ = outcome;
+  waiter.settled_.notify_all();
+  if (waiter.fd_ != nullptr) std::exchange(waiter.fd_, nullptr)->post(waiter.tag_);
+}
+
+void ReserveQueue::leave(const LaneWaiter& waiter) {
+  const auto place = std::find_if(waiting_.begin(), waiting_.end(),
+                                  [&](const auto& known) { return known.get() == &waiter; });
+  if (place != waiting_.end()) waiting_.erase(place);
+}
+
+void ReserveQueue::serve() noexcept {
+  while (!waiting_.empty() && table_->free_lanes() > 0) {
+    LaneWaiter& first = *waiting_.front();
+    try {
+      auto got = table_->try_reserve(first.tokens_, now_ns());
+      if (got.ok())
+        first.granted_ = *std::move(got);
+      else if (got.error().code == Status::KV_NO_CAPACITY)
+        return;
+      else
+        first.refused_ = std::move(got).error();
+    } catch (const std::bad_alloc&) {
+      return;
+    }
+    settle(first, first.granted_ ? LaneWaiter::Outcome::GRANTED : LaneWaiter::Outcome::REFUSED);
+    waiting_.pop_front();
+  }
+}
+
+Result<std::shared_ptr<LaneWaiter>> ReserveQueue::enqueue(uint32_t tokens, uint64_t deadline_ns,
+                                                          CancelToken* cancel) {
+  auto waiter =
+      std::make_shared<LaneWaiter>(LaneWaiter::Private(), shared_from_this(), tokens, deadline_ns);
+  if (cancel != nullptr && !cancel->attach(waiter)) return cancelled();
+  std::lock_guard lock(mutex_);
   if (closed_) return unloaded();
+  serve();
   if (waiting_.empty()) {  // nobody is overtaken
     auto got = table_->try_reserve(tokens, now_ns());
-    if (got.ok() || got.error().code != Status::KV_NO_CAPACITY) return got;
+    if (got.ok()) {
+      waiter->granted_ = *std::move(got);
+      settle(*waiter, LaneWaiter::Outcome::GRANTED);
+      return waiter;
+    }
+    if (got.error().code != Status::KV_NO_CAPACITY) return std::move(got).error();
   } else if (auto fits = table_->can_allocate(tokens); !fits.ok()) {
     return std::move(fits).error();
   }
@@ -41,56 +180,41 @@ Result<kv::Reservation> ReserveQueue::reserve(uint32_t tokens, uint64_t deadline
     return fail(Status::QUEUE_FULL, "%zu callers already wait for a lane: at most %u may",
                 waiting_.size(), max_waiters_);
   }
-  const uint64_t begin = now_ns();
-  const uint64_t ticket = next_ticket_++;
-  waiting_.push_back(ticket);
-  const auto leave = [&] {
-    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), ticket));
-    changed_.notify_all();  // the next one may be the first now
-  };
-  while (true) {
-    const uint64_t now = now_ns();
-    if (closed_) {
-      leave();
-      return unloaded();
+  waiting_.push_back(waiter);
+  return waiter;
+}
+
+Result<kv::Reservation> ReserveQueue::reserve(uint32_t tokens, uint64_t deadline_ns,
+                                              Interrupt interrupt, CancelToken* cancel) {
+  CALRT_TRY_ASSIGN(const std::shared_ptr<LaneWaiter> waiter, enqueue(tokens, deadline_ns, cancel));
+  while (!waiter->poll()) {
+    if (interrupt.asked != nullptr && interrupt.asked(interrupt.user)) {
+      waiter->cancel();
+      break;
     }
-    if (waiting_.front() == ticket) {
-      auto got = table_->try_reserve(tokens, now);
-      if (got.ok() || got.error().code != Status::KV_NO_CAPACITY) {
-        leave();
-        return got;
-      }
-    }
-    if (now >= deadline_ns) {
-      leave();
-      return fail(Status::KV_TIMEOUT,
-                  "no lane of %u came free in %.3f s: wait longer, or release one", table_->lanes(),
-                  static_cast<double>(now - begin) / 1e9);
-    }
-    if (interrupted != nullptr) {
-      lock.unlock();  // it may take other locks (the GIL)
-      const bool stop = interrupted(user);
-      lock.lock();
-      if (stop) {
-        leave();
-        return fail(Status::CANCELLED, "the wait for a lane was interrupted");
-      }
-      if (closed_) continue;  // while the lock was open: nobody will notify again
-    }
-    const uint64_t until = std::min(deadline_ns, now + kLookAgainNs);
-    changed_.wait_until(lock, Clock::time_point(std::chrono::nanoseconds(until)));
+    std::unique_lock lock(mutex_);
+    const uint64_t until = std::min(deadline_ns, now_ns() + kLookAgainNs);
+    waiter->settled_.wait_until(lock, Clock::time_point(std::chrono::nanoseconds(until)),
+                                [&] { return waiter->outcome_ != LaneWaiter::Outcome::OPEN; });
   }
+  return waiter->take();
 }
 
 void ReserveQueue::close() {
   std::lock_guard lock(mutex_);
   closed_ = true;
-  changed_.notify_all();
+  for (const auto& waiter : waiting_) settle(*waiter, LaneWaiter::Outcome::UNLOADED);
+  waiting_.clear();
 }
 
 void ReserveQueue::lane_freed() {
   std::lock_guard lock(mutex_);
-  changed_.notify_all();
+  serve();
+}
+
+uint32_t ReserveQueue::waiters() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<uint32_t>(waiting_.size());
 }
 
 }  // namespace calrt::engine

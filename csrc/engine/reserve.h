@@ -6,35 +6,105 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "base/ranked_mutex.h"
 #include "base/result.h"
+#include "engine/completion_fd.h"
 #include "kv/lanes.h"
 
 namespace calrt::engine {
 
-class ReserveQueue {
+class ReserveQueue;
+
+// A place in the queue, with exactly one outcome: a lane, KV_TIMEOUT, CANCELLED or MODEL_UNLOADED.
+// A lane that was granted and is not taken goes to the next. Thread-safe.
+class LaneWaiter {
+  struct Private {};
+
+ public:
+  LaneWaiter(Private, std::shared_ptr<ReserveQueue> queue, uint32_t tokens, uint64_t deadline_ns);
+  ~LaneWaiter();
+  LaneWaiter(const LaneWaiter&) = delete;
+  LaneWaiter& operator=(const LaneWaiter&) = delete;
+
+  // Settled: take() answers with something else than WAIT_TIMEOUT. Also serves the queue, as a lane
+  // may come free by itself, and looks at the deadline: to be asked at >= 10 Hz.
+  bool poll();
+  // The outcome, once; INVALID_STATE later. WAIT_TIMEOUT while it is open.
+  Result<kv::Reservation> take();
+  // Ends the wait with CANCELLED, unless it has ended; a lane granted and not taken is given back.
+  void cancel();
+  // Posts `tag` to `fd` when settled, at once if it is.
+  void notify(std::shared_ptr<CompletionFd> fd, uint64_t tag);
+
+ private:
+  friend class ReserveQueue;
+  enum class Outcome : uint8_t { OPEN, GRANTED, REFUSED, TIMEOUT, CANCELLED, UNLOADED, TAKEN };
+  const std::shared_ptr<ReserveQueue> queue_;
+  const uint32_t tokens_;
+  const uint64_t begin_ns_, deadline_ns_;
+  // The rest under the queue's mutex.
+  Outcome outcome_ = Outcome::OPEN;
+  kv::Reservation granted_;
+  Error refused_;
+  std::shared_ptr<CompletionFd> fd_;
+  uint64_t tag_ = 0;
+  RankedCondition settled_;
+};
+
+// Ends every wait that it was given to, those to come too. Thread-safe.
+class CancelToken {
+ public:
+  void cancel();
+  bool cancelled() const;
+
+ private:
+  friend class ReserveQueue;
+  // False: it is cancelled already.
+  bool attach(const std::shared_ptr<LaneWaiter>& waiter);
+  mutable RankedMutex mutex_{LockRank::POOL, "cancel token"};
+  bool cancelled_ = false;
+  std::vector<std::weak_ptr<LaneWaiter>> waiters_;
+};
+
+// Asked at >= 10 Hz, without a lock, whether a wait is to end.
+struct Interrupt {
+  bool (*asked)(void* user) = nullptr;
+  void* user = nullptr;
+};
+
+class ReserveQueue : public std::enable_shared_from_this<ReserveQueue> {
  public:
   explicit ReserveQueue(std::shared_ptr<kv::LaneTable> table, uint32_t max_waiters = 64);
   const std::shared_ptr<kv::LaneTable>& table() const { return table_; }
 
   // Waits in order of arrival until a lane is free or `deadline_ns` (CLOCK_MONOTONIC) passes:
   // KV_TIMEOUT. What can never fit is OUT_OF_RANGE at once; a full queue is QUEUE_FULL at once.
-  // Returns early with CANCELLED when `interrupted` (called at >= 10 Hz, may be null) says so.
-  Result<kv::Reservation> reserve(uint32_t tokens, uint64_t deadline_ns,
-                                  bool (*interrupted)(void*) = nullptr, void* user = nullptr);
+  // CANCELLED when `interrupt` or `cancel` says so.
+  Result<kv::Reservation> reserve(uint32_t tokens, uint64_t deadline_ns, Interrupt interrupt = {},
+                                  CancelToken* cancel = nullptr);
+  // The same without waiting: a place in the queue, perhaps with a lane already.
+  Result<std::shared_ptr<LaneWaiter>> enqueue(uint32_t tokens, uint64_t deadline_ns,
+                                              CancelToken* cancel = nullptr);
   // Ends every wait, and each later reserve(), with MODEL_UNLOADED. Idempotent.
   void close();
   // To be called after a lane was given back.
   void lane_freed();
+  uint32_t waiters() const;
 
  private:
+  friend class LaneWaiter;
+  // With the mutex held. Called on drivers' threads too, so a want of memory is no end: the next
+  // look serves.
+  void serve() noexcept;
+  static void settle(LaneWaiter& waiter, LaneWaiter::Outcome outcome) noexcept;
+  void leave(const LaneWaiter& waiter);
+
   std::shared_ptr<kv::LaneTable> table_;
   const uint32_t max_waiters_;
-  RankedMutex mutex_{LockRank::LEAF, "reserve queue"};
-  RankedCondition changed_;
-  std::deque<uint64_t> waiting_;
-  uint64_t next_ticket_ = 1;
+  mutable RankedMutex mutex_{LockRank::TABLE, "reserve queue"};
+  std::deque<std::shared_ptr<LaneWaiter>> waiting_;
   bool closed_ = false;
 };
 
