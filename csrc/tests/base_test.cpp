@@ -19,6 +19,8 @@ TEST(error_text_shows_both_numbers) {
             .starts_with("INTERNAL (calrt 29, native 13 unmapped): "));
   CHECK(error_text({Status::INTERNAL, -1, "x", "", true}) ==
         "INTERNAL (calrt 29, native -1 unmapped): x");
+  CHECK(error_text({Status::INTERNAL, 0, "x", "", true}) ==
+        "INTERNAL (calrt 29, native 0 unmapped): x");
 }
 
 TEST(an_error_without_text_gets_the_status_sentence) {

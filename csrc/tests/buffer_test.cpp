@@ -263,9 +263,15 @@ TEST(a_buffer_that_does_not_suit_is_not_bound) {
   auto model = *Model::load(device, PackageForTest::make("scripted", "test-class"), {});
   std::shared_ptr<BindingSet> set = *model->make_bindings(1);
   const uint64_t bytes = set->buffer(CALD_ROLE_LOGITS)->bytes();
-  const auto bind = [&](Device& on, uint64_t size, uint64_t align, int32_t role) {
-    return set->rebind(role, *on.alloc(size, CALD_DOMAIN_HOST, align));
+  const auto bind = [&](Device& on, uint64_t size, uint64_t align, int32_t role,
+                        uint32_t domain = CALD_DOMAIN_HOST) {
+    return set->rebind(role, *on.alloc(size, domain, align));
   };
+  for (const uint32_t domain : {CALD_DOMAIN_HOST_PINNED, CALD_DOMAIN_DEVICE, CALD_DOMAIN_SHARED}) {
+    const auto bound = bind(*device, bytes, 64, CALD_ROLE_LOGITS, domain);
+    CHECK(bound.error().code == Status::INVALID_ARGUMENT);
+    CHECK(says(bound.error(), {domains_text(domain).c_str(), "in domain host are due"}));
+  }
   CHECK(bind(*foreign, bytes, 64, CALD_ROLE_LOGITS).error().code == Status::INVALID_HANDLE);
   CHECK(bind(*device, bytes - 1, 64, CALD_ROLE_LOGITS).error().code == Status::INVALID_ARGUMENT);
   CHECK(bind(*device, bytes, 64, CALD_ROLE_N_VALID).error().code == Status::INVALID_ARGUMENT);

@@ -129,6 +129,28 @@ TEST(a_session_is_shared_while_held_and_opened_again_after) {
   CHECK(device->session(0).ok());  // a failed open leaves no trace
 }
 
+TEST(a_session_opens_anew_only_after_the_old_one_is_closed) {
+  auto device = open_scripted();
+  script().reset();
+  auto session = *device->session(0);
+  std::thread other;
+  bool early = false;
+  script().set([&](scripted::Script& now) {
+    now.on_entry = [&](const char* entry) {
+      if (std::string(entry) != "session_close" || other.joinable()) return;
+      other = std::thread([&] { CHECK(device->session(0).ok()); });
+      for (int i = 0; i < 200 && !early; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        early = script().called("session_open") > 1;
+      }
+    };
+  });
+  session.reset();
+  other.join();
+  CHECK(!early && script().called("session_open") == 2);
+  script().reset();
+}
+
 TEST(sessions_from_many_threads_are_one_at_a_time) {
   auto device = open_scripted();
   script().reset();

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/process.h"
+#include "engine/graph_runner.h"
 #include "tests/check.h"
 #include "tests/job_rig.h"
 
@@ -93,6 +94,37 @@ TEST(a_child_destroys_none_of_its_parents_handles) {
                         rig.drop();
                         CHECK(script().living() == living);
                       }) == 0);
+}
+
+TEST(a_child_moves_no_bytes_of_its_parents_buffers) {
+  Rig rig;
+  auto buffer = *rig.device->alloc(64, CALD_DOMAIN_HOST, 64);
+  char bytes[64] = {};
+  CHECK(in_child([&] {
+          CHECK(buffer->write(0, bytes, 64).error().code == Status::INVALID_STATE);
+          CHECK(buffer->read(0, bytes, 64).error().code == Status::INVALID_STATE);
+          CHECK(script().called("buffer_h2d") + script().called("buffer_d2h") == 0);
+        }) == 0);
+  CHECK(buffer->write(0, bytes, 64).ok() && script().called("buffer_h2d") == 1);
+}
+
+// Others reserve lanes all the time, so that most forks find the queue's lock held.
+TEST(a_child_closes_a_model_whose_locks_are_held) {
+  Rig rig;
+  auto runner = *engine::GraphRunner::make(rig.model);
+  std::atomic<bool> enough{false};
+  std::vector<std::thread> busy;
+  for (int t = 0; t < 3; ++t)
+    busy.emplace_back([&] {
+      while (!enough) (void)runner->queue()->reserve(1, 0).ok();
+    });
+  int hung = 0;
+  for (int i = 0; i < 20 && hung == 0; ++i)
+    hung += in_child([&] { CHECK(runner->close(in(1000)).ok() && rig.model->closed()); }) != 0;
+  CHECK(hung == 0 && !rig.model->closed());
+  enough = true;
+  for (auto& thread : busy) thread.join();
+  CHECK(runner->close(in(20'000)).ok());
 }
 
 // A thread that the child does not have is telling the job's end at the fork, under the job's lock.

@@ -98,6 +98,8 @@ TEST(random_linear_layouts_agree_with_the_reference) {
     uint64_t bytes = dtype_size(dtype);
     for (uint64_t dim : padded) bytes *= dim;
     CHECK(layout->bytes == bytes);
+    for (size_t i = 0; i < shape.size(); ++i)  // what an axis holds, not what it is padded to
+      CHECK(layout->axes[i].extent == shape[i]);
     // Numbers the padded block: the offset is the element's number times its size.
     uint64_t number = 0;
     bool agree = true;

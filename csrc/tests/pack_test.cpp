@@ -155,6 +155,19 @@ TEST(random_tiles_of_tiles) {
   }
 }
 
+// A modulus that no index reaches is none, also where it does not nest with the tiles.
+TEST(a_modulus_beyond_the_dimension_takes_no_part) {
+  for (uint64_t size : {17, 33, 40, 100})
+    for (uint64_t modulus = size; modulus < size + 20; ++modulus) {
+      cald_layout layout{};
+      layout.n_axes = 2;
+      layout.axes[0] = {0, 0, 16, 0, (size + 15) / 16, 4096};  // each tile also moves by a page
+      layout.axes[1] = {0, 0, 1, modulus, size, sizeof(float)};
+      layout.bytes = 4096 * layout.axes[0].extent;
+      CHECK(agrees(layout, CALD_F32, {size}));
+    }
+}
+
 TEST(random_strided_layouts) {
   Random random;
   int accepted = 0;

@@ -118,6 +118,18 @@ TEST(a_polled_job_ends_like_any_other) {
   CHECK(rig.session->poll(0).error().code == Status::UNSUPPORTED);  // calrt does it
 }
 
+// The device says when it has something to tell; until then its bus is left alone.
+TEST(a_poll_is_made_when_the_device_asked_for_it) {
+  Rig rig(polled);
+  script().set([](Script& now) { now.duration_ns = 40 * kMs; });
+  auto job = *rig.submit();
+  CHECK(job->wait(in(20'000)).ok());
+  const std::scoped_lock lock(script().mutex);
+  CHECK(script().polls.size() >= 2);
+  for (size_t i = 1; i < script().polls.size(); ++i)
+    CHECK(script().polls[i] >= script().polls[0] + 40 * kMs);
+}
+
 TEST(a_poll_that_fails_is_tried_again) {
   set_log_sink([](const LogRecord&) {});
   {

@@ -166,6 +166,7 @@ cald_status session_open(cald_device* device, uint32_t, cald_session** out, cald
 }
 void session_close(cald_session* session) {
   if (session == nullptr) return;
+  if (const auto hook = script().hook()) hook("session_close");
   if (session->jobs != 0) wrong("session_close before its jobs are destroyed");
   --session->device->children;
   dies("session", "session_close");

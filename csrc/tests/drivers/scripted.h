@@ -100,6 +100,10 @@ struct Script {
     const std::scoped_lock lock(mutex);
     return alive[kind];
   }
+  std::function<void(const char*)> hook() {
+    const std::scoped_lock lock(mutex);
+    return on_entry;
+  }
   int called(const std::string& entry) {
     const std::scoped_lock lock(mutex);
     return calls[entry];
