@@ -53,6 +53,7 @@ function(calrt_runtime_test name)
 endfunction()
 
 calrt_test(sha256)
+calrt_test(crc32c)
 calrt_test(handle)
 calrt_test(ranked_mutex)
 calrt_test(abi)
