@@ -127,7 +127,7 @@ class BoundedPool : public std::enable_shared_from_this<BoundedPool<T>> {
     const std::scoped_lock lock(mutex_);
     if (closed_) {
       turn.is_ = Turn::Is::CLOSED;
-    } else if (queue_.empty() && lent_.size() < settings_.capacity) {
+    } else if (lent_.size() < settings_.capacity) {  // then nobody waits: a place goes to who does
       if (idle_.empty())
         lent_.push_front(nullptr);
       else

@@ -116,6 +116,45 @@ TEST(memory_that_a_driver_maps_askew_is_refused) {
   CHECK(error.code == Status::INTERNAL && says(error, {"no multiple of 64"}));
 }
 
+TEST(a_size_that_only_its_padding_makes_too_large_is_refused) {
+  static cald_buffer_rules wanted{};
+  struct Rules : layers::Layer {
+    const char* name() const override { return "rules"; }
+    void after(layers::Call& call) override {
+      if (call.entry != layers::Entry::buffer_rules) return;
+      auto* rules = std::get<2>(call.of<&cald_driver_table::buffer_rules>());
+      rules->align = 64;
+      rules->padding = wanted.padding;
+      rules->max_bytes = wanted.max_bytes;
+    }
+  };
+  layers::register_layer("rules", [](const std::string&) -> Result<std::shared_ptr<layers::Layer>> {
+    return std::shared_ptr<layers::Layer>(std::make_shared<Rules>());
+  });
+  const auto alloc = [](uint64_t padding, uint64_t max_bytes, uint64_t bytes) {
+    wanted.padding = padding;
+    wanted.max_bytes = max_bytes;
+    auto device = *Device::open("null", {}, {"rules:", {}});
+    auto buffer = device->alloc(bytes, CALD_DOMAIN_HOST, 64);
+    return buffer.ok() ? Status::OK : buffer.error().code;
+  };
+  CHECK(alloc(4096, 5000, 4096) == Status::OK && alloc(4096, 5000, 4097) == Status::OUT_OF_RANGE);
+  CHECK(alloc(4096, 100, 50) == Status::OUT_OF_RANGE);  // of less than one padding
+}
+
+TEST(a_buffer_of_several_sets_is_as_busy_as_the_busiest) {
+  auto buffer = *open("scripted")->alloc(64, CALD_DOMAIN_HOST, 64);
+  const auto idle = std::make_shared<BindingUse>(0), runs = std::make_shared<BindingUse>(7),
+             after = std::make_shared<BindingUse>(0);
+  buffer->note_use(idle);
+  CHECK(buffer->loan_state() == LoanState::LEASED);
+  buffer->note_use(runs);
+  buffer->note_use(after);
+  CHECK(buffer->loan_state() == LoanState::IN_FLIGHT);
+  *runs = 0;
+  CHECK(buffer->loan_state() == LoanState::LEASED);
+}
+
 TEST(a_transfer_that_stops_half_way_is_a_fault_with_both_numbers) {
   auto device = open("short_transfer");
   short_transfer& driver = transfers(*device);
@@ -230,7 +269,7 @@ TEST(a_lost_job_quarantines_its_buffer_until_the_driver_answers) {
   auto model = *Model::load(device, PackageForTest::make("scripted", "test-class"), {});
   auto session = *device->session();
   std::shared_ptr<BindingSet> set = *model->make_bindings(1);
-  auto pool = *device->make_pool(set->buffer(CALD_ROLE_LOGITS)->bytes(), 2, CALD_DOMAIN_HOST, 64);
+  auto pool = *device->make_pool(set->buffer(CALD_ROLE_LOGITS)->bytes(), 2, CALD_DOMAIN_HOST, 128);
   auto lease = *pool->acquire(0);
   CHECK(set->rebind(CALD_ROLE_LOGITS, lease).ok());
   CHECK(set->buffer(CALD_ROLE_LOGITS) == lease.get());
@@ -268,12 +307,14 @@ TEST(a_buffer_that_does_not_suit_is_not_bound) {
     return set->rebind(role, *on.alloc(size, domain, align));
   };
   for (const uint32_t domain : {CALD_DOMAIN_HOST_PINNED, CALD_DOMAIN_DEVICE, CALD_DOMAIN_SHARED}) {
-    const auto bound = bind(*device, bytes, 64, CALD_ROLE_LOGITS, domain);
+    const auto bound = bind(*device, bytes, 128, CALD_ROLE_LOGITS, domain);
     CHECK(bound.error().code == Status::INVALID_ARGUMENT);
     CHECK(says(bound.error(), {domains_text(domain).c_str(), "in domain host are due"}));
   }
-  CHECK(bind(*foreign, bytes, 64, CALD_ROLE_LOGITS).error().code == Status::INVALID_HANDLE);
-  CHECK(bind(*device, bytes - 1, 64, CALD_ROLE_LOGITS).error().code == Status::INVALID_ARGUMENT);
+  CHECK(bind(*foreign, bytes, 128, CALD_ROLE_LOGITS).error().code == Status::INVALID_HANDLE);
+  CHECK(bind(*device, bytes - 1, 128, CALD_ROLE_LOGITS).error().code == Status::INVALID_ARGUMENT);
+  const auto askew = bind(*device, bytes, 64, CALD_ROLE_LOGITS);
+  CHECK(says(askew.error(), {"aligned to 64 in domain", "aligned to 128 in"}));
   CHECK(bind(*device, bytes, 64, CALD_ROLE_N_VALID).error().code == Status::INVALID_ARGUMENT);
-  CHECK(bind(*device, bytes, 64, CALD_ROLE_LOGITS).ok());
+  CHECK(bind(*device, bytes, 128, CALD_ROLE_LOGITS).ok());
 }

@@ -149,6 +149,13 @@ TEST(binding_sets_are_made_known_once_and_forgotten) {
     }
     CHECK(world.driver.sets_made == 1 && world.driver.set_of_job == set->handle());
     CHECK(set->handle() != nullptr);
+    const uint64_t bytes = set->buffer(CALD_ROLE_LOGITS)->bytes();
+    auto other = *world.device->alloc(bytes, CALD_DOMAIN_HOST, 64);
+    CHECK(set->rebind(CALD_ROLE_LOGITS, other).ok());  // the known set has another buffer in it
+    CHECK(world.driver.sets_alive == 0 && set->handle() == nullptr);
+    auto job = Job::submit(session, model, set, monotonic_ns() + 60'000'000'000);
+    CHECK(job.ok() && (*job)->wait(monotonic_ns() + 60'000'000'000).ok());
+    CHECK(world.driver.set_of_job == nullptr);
   }
   CHECK(world.driver.sets_alive == 0);
   auto model = world.load();

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/process.h"
+#include "calrt/session_pump.h"
 #include "engine/graph_runner.h"
 #include "tests/check.h"
 #include "tests/job_rig.h"
@@ -125,6 +126,24 @@ TEST(a_child_closes_a_model_whose_locks_are_held) {
   enough = true;
   for (auto& thread : busy) thread.join();
   CHECK(runner->close(in(20'000)).ok());
+}
+
+TEST(a_child_drops_a_session_whose_pump_is_busy) {
+  Rig rig([](scripted::Script& now) {
+    now.completion = CALD_COMPLETION_WAIT;
+    now.ends = Ends::HELD;
+  });
+  std::atomic<bool> enough{false};
+  std::vector<std::thread> busy;
+  for (int t = 0; t < 3; ++t)
+    busy.emplace_back([&] {
+      while (!enough) rig.session->pump()->kick();
+    });
+  int hung = 0;
+  for (int i = 0; i < 20 && hung == 0; ++i) hung += in_child([&] { rig.drop(); }) != 0;
+  CHECK(hung == 0);
+  enough = true;
+  for (auto& thread : busy) thread.join();
 }
 
 // A thread that the child does not have is telling the job's end at the fork, under the job's lock.

@@ -108,7 +108,8 @@ TEST(odd_completions_become_failures) {
                {CALD_JOB_FAILED, INT32_MIN, JobState::FAILED, Status::INTERNAL},
                {CALD_JOB_DONE, CALD_TRANSFER_FAULT, JobState::FAILED, Status::TRANSFER_FAULT},
                {CALD_JOB_CANCELLED, CALD_OK, JobState::CANCELLED, Status::CANCELLED},
-               {CALD_JOB_CANCELLED, 99, JobState::CANCELLED, Status::CANCELLED}};
+               {CALD_JOB_CANCELLED, 99, JobState::CANCELLED, Status::CANCELLED},
+               {77, CALD_OK, JobState::FAILED, Status::INTERNAL}};
   for (const auto& odd : cases) {
     Rig rig;
     script().end_state = odd.state;

@@ -110,6 +110,8 @@ TEST(random_linear_layouts_agree_with_the_reference) {
       ++number;
     });
     CHECK(agree);
+    const uint64_t row = shape[0] - 1;
+    CHECK(layout_row(*layout, row).layout.bytes == bytes - bytes / padded[0] * row);
     const auto strides = plain_strides(*layout, static_cast<uint32_t>(shape.size()));
     CHECK(strides && strides->back() == dtype_size(dtype));
   }
@@ -222,6 +224,9 @@ TEST(plain_strides_tell_what_numpy_can_show) {
         std::vector<uint64_t>({64, 4}));
   CHECK(plain_strides(*tiled_layout(CALD_F32, {1, 32}, 1, 16, {0, -1, -2}), 2) ==
         std::vector<uint64_t>({128, 4}));
+  auto pairs = *linear_layout(CALD_F32, {8});  // two indices lie in one place
+  pairs.axes[0].divisor = 2;
+  CHECK(!plain_strides(pairs, 1));
 }
 
 TEST(dtypes) {

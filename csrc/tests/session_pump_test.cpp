@@ -50,6 +50,17 @@ TEST(ends_out_of_order_are_seen) {
   CHECK(script().finish(first->job_seq()) && first->wait(in(20'000)).ok());
 }
 
+// One look at the job per slice of 2 ms, though its driver answers each at once.
+TEST(a_driver_that_does_not_wait_makes_no_thread_spin) {
+  Rig rig(waited);
+  const uint64_t begin = monotonic_ns();
+  auto job = *rig.submit();
+  CHECK(job->wait(in(50)).error().code == Status::WAIT_TIMEOUT);
+  const auto looks = static_cast<uint64_t>(script().called("job_wait"));
+  CHECK(looks >= 1 && looks <= (monotonic_ns() - begin) / (2 * kMs) + 2);
+  CHECK(script().finish(job->job_seq()) && job->wait(in(20'000)).ok());
+}
+
 TEST(a_waited_failure_has_its_status_and_text) {
   Rig rig(waited);
   auto job = *rig.submit();
