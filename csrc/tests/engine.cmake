@@ -2,6 +2,8 @@
 # KV bookkeeping, sampler and engine.
 calrt_test(lanes)
 calrt_test(blob)
+calrt_test(prefix)
+calrt_test(prefix_model)
 calrt_test(sampler)
 calrt_test(step_core)
 calrt_test(reserve)
