@@ -3,7 +3,7 @@
 # make test       everything that must pass: native-test and python-test, slow tests named
 # make lint       ruff, mypy, stubs against the native module, clang-format
 # make bench      figures beside their limits, as rows in build/perf/*.jsonl
-# make fuzz       the readers of untrusted files, SECONDS_EACH=30 for each of the two targets
+# make fuzz       the readers of untrusted files, SECONDS_EACH=30 for each of the three targets
 # make sanitize   the native tests under ASan with UBSan, then under TSan
 # make clean      removes the venv and all builds
 # PYTHON chooses the interpreter, CXX the compiler, VENV the venv.

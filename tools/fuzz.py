@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fuzz the readers of untrusted files, side by side: fuzz.py [SECONDS] (default 30 for each target).
 
-`manifest` (C++) needs clang with libFuzzer, `gguf` (Python) the package atheris; a target that has not what
-it needs is skipped with a reason. What is found is left in build/fuzz/crashes: fix the reader, then keep the
-input in the target's corpus. Exit: 0 sound, 1 found something, 77 nothing could run.
+`manifest` and `kv_blob` (C++) need clang with libFuzzer, `gguf` (Python) the package atheris; a target that
+has not what it needs is skipped with a reason. What is found is left in build/fuzz/crashes: fix the reader,
+then keep the input in the target's corpus. Exit: 0 sound, 1 found something, 77 nothing could run.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def clang() -> str:
     return found
 
 
-def manifest_target() -> list[str]:
-    """Builds the target; its command."""
+def native_target(name: str) -> list[str]:
+    """Builds the C++ target of this name; its command."""
     compiler = clang()
     ninja = shutil.which("ninja", path=str(Path(sys.executable).parent)) or "ninja"
     configure = [
@@ -61,16 +61,24 @@ def manifest_target() -> list[str]:
         *("-DCALRT_FUZZ=ON", "-DCALRT_TESTS=ON", "-DCALRT_PYTHON=OFF", "-DCALRT_WERROR=ON"),
         f"-DPython_EXECUTABLE={sys.executable}",
     ]
-    for command in (configure, ["cmake", "--build", str(BUILD / "cmake"), "--target", "fuzz_manifest"]):
+    for command in (configure, ["cmake", "--build", str(BUILD / "cmake"), "--target", f"fuzz_{name}"]):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     corpus = ROOT / "csrc/tests/fuzz/corpus"
-    binary = BUILD / "cmake/csrc/tests/fuzz/fuzz_manifest"
+    words = corpus / f"{name}.dict"
     return [
-        str(binary),
-        *found_here("manifest"),
-        str(corpus / "manifest"),
-        f"-dict={corpus / 'manifest.dict'}",
+        str(BUILD / f"cmake/csrc/tests/fuzz/fuzz_{name}"),
+        *found_here(name),
+        str(corpus / name),
+        *([f"-dict={words}"] if words.is_file() else []),
     ]
+
+
+def manifest_target() -> list[str]:
+    return native_target("manifest")
+
+
+def kv_blob_target() -> list[str]:
+    return native_target("kv_blob")
 
 
 def gguf_target() -> list[str]:
@@ -91,6 +99,9 @@ def found_here(name: str) -> list[str]:
     return [str(folder)]
 
 
+TARGETS = {"manifest": manifest_target, "kv_blob": kv_blob_target, "gguf": gguf_target}
+
+
 def main() -> int:
     seconds = int(sys.argv[1]) if len(sys.argv) > 1 else 30
     crashes = BUILD / "crashes"
@@ -99,7 +110,7 @@ def main() -> int:
     running: dict[str, subprocess.Popen[bytes]] = {}
     with tempfile.TemporaryDirectory(prefix="calrt-fuzz-", dir=memory) as folder:
         environment = {**os.environ, "TMPDIR": folder, "UBSAN_OPTIONS": "print_stacktrace=1"}
-        for name, target in (("manifest", manifest_target), ("gguf", gguf_target)):
+        for name, target in TARGETS.items():
             try:
                 command = target()
             except SkipError as reason:

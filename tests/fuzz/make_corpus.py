@@ -9,6 +9,7 @@ Seeds are rewritten in place; inputs that fuzzing found stay beside them under n
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from package_bench import build_standin  # noqa: E402
 from tiny_gguf import bpe_metadata, gguf_bytes, llama_metadata, llama_tensors, spm_metadata  # noqa: E402
 
 MANIFESTS = ROOT / "csrc/tests/fuzz/corpus/manifest"
+BLOBS = ROOT / "csrc/tests/fuzz/corpus/kv_blob"
 GGUFS = ROOT / "tests/fuzz/corpus/gguf"
 SMALL = {"layers": 1, "embed": 4, "heads": 2, "kv_heads": 1, "ffn": 4}
 
@@ -112,6 +114,35 @@ def dictionary() -> str:
     return "".join(f'"\\"{word}\\""\n' for word in sorted(words))
 
 
+def crc32c(data: bytes) -> int:
+    """By its definition: division by the polynomial, bit by bit."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def blob(cells: int, tokens: list[int], data: bytes) -> bytes:
+    """A state blob as docs/kv.md writes it, of at most one chunk."""
+    length = -(-(148 + 8 * bool(cells) + 4 * len(tokens) + 16 * bool(data)) // 64) * 64
+    header = b"CALKVST1" + struct.pack("<4I", 1, length, 0x01020304, 0) + bytes(range(64))
+    header += struct.pack("<i3IQ", 2, 3, 4, 5, len(data) // cells if cells else 6)
+    header += struct.pack("<6IQ", cells + 7, cells, 1, bool(cells), len(tokens), bool(data), len(data))
+    header += struct.pack("<2I", 0, cells) * bool(cells) + struct.pack(f"<{len(tokens)}i", *tokens)
+    header += struct.pack("<Q2I", 0, len(data), crc32c(data)) * bool(data)
+    header = header.ljust(length - 4, b"\0")
+    return header + struct.pack("<I", crc32c(header)) + data
+
+
+def blob_seeds() -> Iterator[tuple[str, bytes]]:
+    yield "empty", blob(0, [], b"")
+    yield "golden", blob(2, [7, 300], bytes(range(1, 7)))
+    yield "without_tokens", blob(5, [], bytes(range(160)))
+    yield "full_header", blob(5, [2**31 - 1] * 5, bytes(range(160)))
+
+
 def gguf_seeds() -> Iterator[tuple[str, bytes]]:
     spm = llama_metadata(**{**SMALL, "context": 64}) | spm_metadata(320)
     spm["tokenizer.ggml.tokens"] = ["<unk>", "<s>", "</s>", "<0x0A>", "\u2581", "t", "h", "th"]
@@ -145,7 +176,8 @@ def _short(metadata: Json) -> Json:
 def main() -> int:
     tool = Path(sys.argv[1]) / "csrc/tests/fuzz/fuzz_seed"
     fixture = subprocess.run([tool], check=True, capture_output=True, text=True).stdout
-    for folder, seeds in ((MANIFESTS, manifest_seeds(fixture)), (GGUFS, gguf_seeds())):
+    all_seeds = ((MANIFESTS, manifest_seeds(fixture)), (BLOBS, blob_seeds()), (GGUFS, gguf_seeds()))
+    for folder, seeds in all_seeds:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in seeds:
             (folder / name).write_bytes(data)
