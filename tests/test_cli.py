@@ -227,7 +227,13 @@ def test_a_device_that_works_has_no_limit_of_submit(cli: Run) -> None:
         (("bench",), 2, "WHAT"),
         (("model",), 2, "ACTION"),
         (("model", "fetch", "gpt9"), 2, "gpt9"),
-        (("devices", "--bogus"), 2, "--bogus"),
+        (("devices", "--bogus"), 2, "--bogus; see calrt devices -h"),
+        (("bench", "copy", "--bogus"), 2, "--bogus; see calrt bench copy -h"),
+        (("--bogus",), 2, "see calrt -h"),
+        (("run", "-m", "preset:tiny", "--temp", "1e300"), 2, "--temp: 1e300 is more than 1e+30"),
+        (("run", "-m", "preset:tiny", "-dev", "mock", "-t", "2"), 2, "-t/--threads: of the cpu device alone"),
+        (("caps", "--evidence", ""), 2, "--evidence: an empty path"),
+        (("bench", "copy", "--out", ""), 2, "--out: an empty path"),
         (("warp",), 2, "'warp'"),
         (("conformance", "null", "--timeout", "1e99"), 2, "--timeout: 1e99 is more than 1e+06"),
     ],
@@ -245,6 +251,35 @@ def test_an_error_is_one_line_that_names_the_option(
     assert found.keys() == {"error"}
     assert found["error"]["exit_code"] == code
     assert says in found["error"]["message"]
+
+
+def test_what_is_no_regular_file_is_not_read(cli: Run, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # to open it would be to wait for a writer
+    for file in (pipe, Path("/dev/zero")):
+        for words in (
+            ("caps", "--evidence", file),
+            ("run", "-m", file),
+            ("run", "-m", file, "--compute", "f32"),
+            ("caps", "-dev", file),
+        ):
+            code, out, err = cli(*words)
+            assert (code, out) == (1, "")
+            assert len(err.splitlines()) == 1
+    with pytest.raises(calrt.InvalidArgumentError, match="a folder, a pipe or a device"):
+        calrt.open("null", layers="replay:/dev/full")
+    hole = tmp_path / "hole"
+    with open(hole, "wb") as made:
+        made.truncate(1 << 36)
+    with pytest.raises(calrt.InvalidArgumentError, match="was not written by the record layer"):
+        calrt.open("null", layers=f"replay:{hole}")
+    with pytest.raises(calrt.InvalidArgumentError, match="an empty path"):
+        calrt.open("null", evidence="")
+
+
+def test_control_characters_are_shown_and_not_obeyed(cli: Run) -> None:
+    _, out, _ = cli("run", "-m", "preset:tiny", "-dev", "null", "-n", "4")
+    assert out == "\u2400" * 4 + "\n"
 
 
 def test_an_error_of_the_runtime_keeps_its_fields_in_json(cli: Run) -> None:

@@ -62,7 +62,7 @@ def test_no_false_alarm(spec: str, options: dict[str, str], least: int) -> None:
 def test_what_null_cannot_is_declared() -> None:
     report = conformance.run("null")
     known = {check.rule for check in report.checks if check.verdict == "known"}
-    assert known == {"LOAD-04", "JOB-03", "JOB-04", "JOB-05", "JOB-07", "JOB-08", "DATA-01"}
+    assert known == {"LOAD-04", "JOB-03", "JOB-04", "JOB-05", "JOB-08", "JOB-23", "JOB-24", "DATA-01"}
 
 
 def test_every_rule_has_a_check_and_a_text_in_the_docs() -> None:
@@ -127,6 +127,21 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert len(json.loads(capsys.readouterr().out)["rules"]) == len(conformance.rules())
 
 
+def test_a_record_that_cannot_be_written_does_not_cost_the_report(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["conformance", "null", "--record", str(tmp_path)]
+    assert main(words) == 1
+    out, err = capsys.readouterr()
+    assert out.endswith("it conforms\n")
+    assert err.startswith("calrt: ")
+    assert str(tmp_path) in err
+    assert main([*words, "--json"]) == 1
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert (err, document["conforms"], document["error"]["exit_code"]) == ("", True, 1)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -135,8 +150,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
         ["cpu", "--only", "X"],
         ["cpu", "--option", "x"],
         ["cpu", "--only", "JOB", "--record", "x"],
+        ["null", "--record", ""],
     ],
-    ids=["nothing", "driver", "only", "option", "record"],
+    ids=["nothing", "driver", "only", "option", "record", "no-path"],
 )
 def test_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conformance", *arguments]) == 2

@@ -78,7 +78,7 @@ def test_it_conforms(library: Path) -> None:
 
 def test_lanes_batches_and_chunks_make_no_difference(library: Path, package: Path) -> None:
     made = []
-    with calrt.open(str(library)) as device:
+    with calrt.open(str(library), allow_unverified=True) as device:
         for lanes, profiles, chunks in [(1, [1], [16]), (1, [1], [64]), (3, [4], [16, 64]), (16, [16], [64])]:
             with device.load(package, lanes=lanes, cells=128, profiles=profiles, chunks=chunks) as model:
                 made.append(model.generate(PROMPT, max_tokens=8, temperature=0))
@@ -94,13 +94,18 @@ def test_lanes_batches_and_chunks_make_no_difference(library: Path, package: Pat
 
 def test_every_token_and_the_order_of_them_matters(library: Path, package: Path) -> None:
     others = [[4, *PROMPT[1:]], [PROMPT[1], PROMPT[0], *PROMPT[2:]], PROMPT[:-1]]
-    with calrt.open(str(library)) as device, device.load(package, lanes=1, cells=64) as model:
+    with (
+        calrt.open(str(library), allow_unverified=True) as device,
+        device.load(package, lanes=1, cells=64) as model,
+    ):
         made = [tuple(model.generate(prompt, max_tokens=8, temperature=0)) for prompt in [PROMPT, *others]]
     assert len(set(made)) == len(made)
 
 
 def test_what_it_cannot_is_refused(library: Path, package: Path) -> None:
-    with calrt.open(str(library)) as device:
+    with calrt.open(str(library)) as device, pytest.raises(calrt.PackageError, match=r"D25.*stand-in"):
+        device.load(package)
+    with calrt.open(str(library), allow_unverified=True) as device:
         for options in ({"compute": "bf16"}, {"kv_dtype": "bf16"}, {"logits_dtype": "bf16"}):
             with pytest.raises(calrt.UnsupportedError, match="F32"):
                 device.load(package, **options)

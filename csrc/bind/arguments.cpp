@@ -138,7 +138,12 @@ double real(const char* field, const py::handle& value) {
 }
 
 float number(const char* field, const py::handle& value) {
-  return static_cast<float>(real(field, value));
+  const double given = real(field, value);
+  const auto taken = static_cast<float>(given);
+  if (std::isfinite(given) && !std::isfinite(taken))
+    raise(fail(Status::OUT_OF_RANGE, "%s=%g: no more than %g can be taken", field, given,
+               double{std::numeric_limits<float>::max()}));
+  return taken;
 }
 
 template <class T>

@@ -257,7 +257,8 @@ void bind_job(py::module_& m) {
           "its "
           "outputs; 128 may wait (on each loop, and on the thread), one more is a CapacityError. "
           "What has not been called when Python ends is not "
-          "called.")
+          "called. On a device of virtual time a callback moves no time: somebody has to wait for "
+          "a job, or await one, for this one to end.")
       .def("__repr__", &describe_job);
   add_getter<&has_ended>(job, "done", "True once the job has ended, in whatever state.");
   add_getter<&outputs>(

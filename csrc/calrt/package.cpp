@@ -126,7 +126,8 @@ struct PackageBuilder {
   bool open_manifest(std::string* source) {
     const auto absent = [&](const std::string& why) {
       findings.reject("A01", {"", "", "."},
-                      text("no manifest.json in %s%s; `calrt package init DIR` writes one",
+                      text("no manifest.json in %s%s: a package is a folder with one; a GGUF file "
+                           "needs none, pass the file itself",
                            package->directory_.c_str(), why.c_str()));
       return false;
     };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "calrt/whole_library.h"
 
+#include <filesystem>
+
 #if defined(__linux__)
 #include <elf.h>
 
@@ -10,9 +12,23 @@
 #endif
 
 namespace calrt {
+namespace {
+
+// To open a pipe would be to wait for somebody at its other end.
+Result<void> check_is_file(const std::string& path) {
+  std::error_code error;
+  const auto type = std::filesystem::status(path, error).type();
+  if (error || type == std::filesystem::file_type::regular) return {};  // the loader says why
+  return fail(Status::INVALID_ARGUMENT,
+              "driver %s cannot be loaded: a %s, the file of a library is due", path.c_str(),
+              type == std::filesystem::file_type::directory ? "folder" : "pipe or device");
+}
+
+}  // namespace
 
 #if defined(__linux__)
 Result<void> check_library_is_whole(const std::string& path) {
+  CALRT_TRY(check_is_file(path));
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   const auto size = static_cast<uint64_t>(std::max<std::streamoff>(file.tellg(), 0));
   Elf64_Ehdr head{};
@@ -35,7 +51,7 @@ Result<void> check_library_is_whole(const std::string& path) {
               static_cast<unsigned long long>(due));
 }
 #else
-Result<void> check_library_is_whole(const std::string&) { return {}; }
+Result<void> check_library_is_whole(const std::string& path) { return check_is_file(path); }
 #endif
 
 }  // namespace calrt

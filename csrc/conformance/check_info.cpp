@@ -273,6 +273,30 @@ CONFORMANCE_CHECK("INFO-11", "") {
           kit.info().sessions, kit.info().sessions, status);
 }
 
+CONFORMANCE_CHECK("INFO-13", "") {
+  cald_device* device = kit.device();
+  cald_session* const open = kit.session();
+  cald_session* made = nullptr;
+  const cald_status status = kit.call("session_open", [&](cald_error* err) {
+    return kit.table().session_open(device, 0, &made, err);
+  });
+  if (status == CALD_OK && made != open) kit.table().session_close(made);
+  REQUIRE(status == CALD_INVALID_STATE,
+          "session 0 is open, and to open it again was answered %d, not INVALID_STATE (%d)", status,
+          CALD_INVALID_STATE);
+  REQUIRE(made == nullptr, "session 0 was refused as it is open, and a handle given");
+  const auto runs = [&] {
+    if (kit.subject().package == nullptr) return;
+    Player player(kit);
+    player.fill(player.call(0));
+    player.call(0).run();
+  };
+  runs();  // the refusal changes nothing
+  kit.close_session();
+  (void)kit.session();  // and what is closed can be opened
+  runs();
+}
+
 CONFORMANCE_CHECK("INFO-12", "") {
   const bool kv = CONFORMANCE_HAS(kit, kv_info) && CONFORMANCE_HAS(kit, kv_submit);
   const std::map<std::string, bool> there = {

@@ -175,9 +175,6 @@ CONFORMANCE_CHECK("CANCEL-02", "") {
     REQUIRE(end.status == (state == CALD_JOB_CANCELLED ? CALD_CANCELLED : CALD_OK),
             "a job in state %d was told with status %d", state, end.status);
   }
-  REQUIRE(!all.last_had_not_begun || all.fill.jobs()[all.last].state() == CALD_JOB_CANCELLED ||
-              !kit.virtual_clock(),
-          "a queued job was cancelled and ran all the same");
 }
 
 CONFORMANCE_CHECK("CANCEL-03", "") {
@@ -195,6 +192,40 @@ CONFORMANCE_CHECK("CANCEL-04", "") {
     REQUIRE(all.fill.jobs()[i].state() == CALD_JOB_DONE,
             "the last of %zu jobs was cancelled, and job %zu ended in state %d", all.last + 1,
             i + 1, all.fill.jobs()[i].state());
+}
+
+// The evidence level of a capability as the driver states it; 4, "no", where it does not.
+int32_t level_of(Kit& kit, const char* name) {
+  cald_device* device = kit.device();
+  uint32_t count = 0;
+  kit.ok("device_caps",
+         [&](cald_error* err) { return kit.table().device_caps(device, nullptr, &count, err); });
+  cald_cap blank{};
+  blank.struct_size = sizeof blank;
+  std::vector<cald_cap> caps(count, blank);
+  kit.ok("device_caps", [&](cald_error* err) {
+    return kit.table().device_caps(device, caps.data(), &count, err);
+  });
+  for (const cald_cap& cap : caps)
+    if (cap.name != nullptr && std::strcmp(cap.name, name) == 0 && cap.value != 0) return cap.level;
+  return 4;
+}
+
+CONFORMANCE_CHECK("CANCEL-05", "") {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    Cancelled all(kit, false);
+    if (!all.last_had_not_begun) continue;
+    if (all.fill.jobs()[all.last].state() == CALD_JOB_CANCELLED) return;
+    const int32_t level = level_of(kit, "cancel");
+    REQUIRE(level != 0,
+            "a queued job was cancelled and ran all the same: cancel is declared as "
+            "proven, level 0");
+    skip(
+        "a queued job was cancelled and ran all the same; cancel is declared at level %d, so it "
+        "may",
+        level);
+  }
+  skip("jobs end before the last can be cancelled");
 }
 
 }  // namespace

@@ -2,60 +2,12 @@
 // JOB-02 to JOB-09: what submit refuses, and that a refusal changes nothing.
 #include <algorithm>
 
-#include "conformance/player.h"
+#include "conformance/refusal.h"
 
 namespace calrt::conformance {
 namespace {
 
 using ull = unsigned long long;
-
-// Submits what is wrong: it is refused by a status of the argument class, nothing is told, nothing
-// written, and the next right job runs.
-struct Refusal {
-  Kit& kit;
-  Player player{kit};
-  GraphCall& call;
-  Bytes before;
-
-  Refusal(Kit& on, uint32_t graph) : kit(on), call(player.call(graph)) {
-    player.fill(call);
-    call.buffer(CALD_ROLE_LOGITS).fill(0x5A);
-    before = call.buffer(CALD_ROLE_LOGITS).read();
-  }
-
-  void expect(const char* what, cald_job_desc desc, Told* told) {
-    cald_session* session = kit.session();
-    cald_job* made = nullptr;
-    const cald_status status = kit.call(
-        "submit", [&](cald_error* err) { return kit.table().submit(session, &desc, &made, err); });
-    if (status == CALD_OK) {
-      if (made != nullptr) Job(kit, made, told, desc.job_seq).wait();
-      broken("%s: submit accepted %s", call.graph().name, what);
-    }
-    REQUIRE(made == nullptr, "%s: submit refused %s, and gave a job", call.graph().name, what);
-    REQUIRE(status <= CALD_UNSUPPORTED || status == CALD_MODEL_UNLOADED,
-            "%s: %s was answered %d: 1 to 7 are for wrong arguments", call.graph().name, what,
-            status);
-    REQUIRE(told->count() == 0, "%s: submit refused %s, and on_complete came", call.graph().name,
-            what);
-    REQUIRE(call.buffer(CALD_ROLE_LOGITS).read() == before,
-            "%s: submit refused %s, and the output was written", call.graph().name, what);
-    call.check_guards();
-  }
-  void expect(const char* what) {
-    Told* told = Told::make();
-    expect(what, call.desc({}, told), told);
-  }
-};
-
-template <class Each>
-void each_graph(Kit& kit, Each&& each) {
-  const uint32_t count = kit.model_info().n_graphs;
-  for (uint32_t g = 0; g < count; ++g) {
-    Refusal refusal(kit, g);
-    each(refusal);
-  }
-}
 
 CONFORMANCE_CHECK("JOB-02", "") {
   Refusal refusal(kit, 0);
@@ -136,17 +88,13 @@ CONFORMANCE_CHECK("JOB-06", "") {
 }
 
 CONFORMANCE_CHECK("JOB-07", "") {
-  kit.known("null", "", "null runs nothing, so that any model will do");
   Refusal refusal(kit, 0);
-  cald_device* made = nullptr;
-  const cald_status status = kit.open_device(kit.device_options(), &made);
-  if (status != CALD_OK) skip("a second device cannot be opened beside the first");
-  const DeviceHandle other = kit.own_device(made);
+  const DeviceHandle other = second_device(kit);
   const LoadAsk ask(kit.asked());
   cald_model* loaded = nullptr;
   const cald_status load = kit.call("model_load", [&](cald_error* err) {
-    return kit.table().model_load(made, &kit.subject().package->typed(), &ask.options, &loaded,
-                                  err);
+    return kit.table().model_load(other.get().pointer, &kit.subject().package->typed(),
+                                  &ask.options, &loaded, err);
   });
   if (load != CALD_OK) skip("a second model cannot be loaded: %s", kit.message().c_str());
   const ModelHandle foreign({loaded, &kit.table()});

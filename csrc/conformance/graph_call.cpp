@@ -31,7 +31,7 @@ uint64_t row_bytes(const cald_layout& layout) {
 }  // namespace
 
 GuardedBuffer::GuardedBuffer(Kit& kit, uint32_t domain, uint64_t bytes, uint64_t align)
-    : kit_(&kit), bytes_(bytes) {
+    : kit_(&kit), domain_(domain), bytes_(bytes) {
   align = kit.aligned(domain, std::max<uint64_t>(align, 64));
   offset_ = (kGuardBytes + align - 1) / align * align;
   whole_ = kit.padded(domain, offset_ + bytes + kGuardBytes);

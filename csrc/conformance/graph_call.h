@@ -18,6 +18,7 @@ class GuardedBuffer {
   GuardedBuffer(Kit& kit, uint32_t domain, uint64_t bytes, uint64_t align);
 
   cald_buffer* handle() const { return handle_.get().pointer; }
+  uint32_t domain() const { return domain_; }
   uint64_t offset() const { return offset_; }
   uint64_t bytes() const { return bytes_; }
   uint64_t whole_bytes() const { return whole_; }
@@ -31,6 +32,7 @@ class GuardedBuffer {
   Bytes read_whole() const;
   Kit* kit_;
   BufferHandle handle_;
+  uint32_t domain_ = 0;
   uint64_t offset_ = 0, bytes_ = 0, whole_ = 0;
 };
 

@@ -2,6 +2,7 @@
 #include "layers/replay_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +11,27 @@
 
 namespace calrt::layers {
 namespace {
+
+constexpr uint64_t kMostBytes = uint64_t{1} << 40;  // as much as the record layer may write
+
+// A pipe or a device may give bytes for ever, or none.
+Result<void> check_file(int fd, const std::string& path) {
+  struct stat about{};
+  if (::fstat(fd, &about) != 0)
+    return fail(Status::INVALID_ARGUMENT, "layers: replay cannot read '%.200s': %s", path.c_str(),
+                std::strerror(errno));
+  if (!S_ISREG(about.st_mode))
+    return fail(Status::INVALID_ARGUMENT,
+                "layers: replay: '%.200s' is a folder, a pipe or a device: a file of the record "
+                "layer is due",
+                path.c_str());
+  if (static_cast<uint64_t>(about.st_size) > kMostBytes)
+    return fail(Status::INVALID_ARGUMENT,
+                "layers: replay: '%.200s' has %llu bytes; the record layer writes %llu at most",
+                path.c_str(), static_cast<unsigned long long>(about.st_size),
+                static_cast<unsigned long long>(kMostBytes));
+  return {};
+}
 
 std::optional<Entry> entry_named(const std::string& name) {
   for (int i = 0; i < kEntryCount; ++i)
@@ -34,11 +56,12 @@ RecordedAnswer answer_of(const JsonValue& line, uint64_t number) {
 ReplayFile::~ReplayFile() { ::close(fd_); }
 
 Result<std::unique_ptr<ReplayFile>> ReplayFile::open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
     return fail(Status::INVALID_ARGUMENT, "layers: replay cannot read '%.200s': %s", path.c_str(),
                 std::strerror(errno));
   std::unique_ptr<ReplayFile> file(new ReplayFile(fd));
+  CALRT_TRY(check_file(fd, path));
   CALRT_TRY(file->read(path));
   return file;
 }
@@ -47,8 +70,12 @@ Result<void> ReplayFile::read(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::string text;
   uint64_t number = 0, offset = 0;
-  while (std::getline(in, text)) {
-    const auto line = JsonValue::parse(text);
+  for (;;) {
+    const int begin = in.peek();
+    // What is no record is not read on: a hole of a file has no end of line.
+    const bool object = begin == '{';
+    if (begin == std::ifstream::traits_type::eof() || (object && !std::getline(in, text))) break;
+    const auto line = object ? JsonValue::parse(text) : std::nullopt;
     if (!line && in.eof()) break;  // the process died while it wrote
     ++number;
     const bool head = number == 1;

@@ -26,8 +26,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import calrt
 from calrt import _core, evidence, presets
-from calrt.cli.output import Commands, MissingError, UsageError, emit, number
+from calrt.cli.output import (
+    EXIT_FAILED,
+    Commands,
+    MissingError,
+    UsageError,
+    emit,
+    error_document,
+    fail,
+    number,
+    path,
+)
 from calrt.cli.output import add_command as new_command
 
 __all__ = ["Check", "Report", "Rule", "add_command", "program", "rules", "run"]
@@ -311,11 +322,11 @@ def add_command(commands: Commands) -> None:
         "driver", nargs="?", metavar="DRIVER", help="null, cpu, mock:bare, /path/libcald_x.so"
     )
     parser.add_argument(
-        "--package", metavar="DIR", help="made for the driver (default: a preset, made for it)"
+        "--package", type=path, metavar="DIR", help="made for the driver (default: a preset, made for it)"
     )
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the device")
     parser.add_argument("--only", action="append", default=[], metavar="RULE", help="a rule, group or check")
-    parser.add_argument("--record", metavar="FILE", help="write what was found as evidence")
+    parser.add_argument("--record", type=path, metavar="FILE", help="write what was found as evidence")
     parser.add_argument(
         "--timeout", type=number(0.1, 1e6), default=PATIENCE, metavar="S", help="for each check"
     )
@@ -345,10 +356,18 @@ def _conformance(options: argparse.Namespace) -> int:
             patience=options.timeout,
             progress=progress,
         )
+    document = report.to_json()
+    unwritten: Exception | None = None
     if options.record:
-        record(report).write(options.record)
-    emit(options, report.to_json(), _text(report))
-    return 0 if report.conforms else 1
+        try:
+            record(report).write(options.record)
+        except (calrt.CalrtError, OSError, ValueError) as error:  # the report is not lost with its record
+            unwritten = error
+            document |= error_document(error, EXIT_FAILED)
+    emit(options, document, _text(report))
+    if unwritten is not None:
+        return EXIT_FAILED if options.json else fail(unwritten, EXIT_FAILED, as_json=False)
+    return 0 if report.conforms else EXIT_FAILED
 
 
 def _options(words: Iterable[str]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from typing import Any
 from calrt import _core
 from calrt._enums import Status
 from calrt.errors import error_for
+from calrt.regular_file import open_regular
 
 __all__ = ["HARDWARE", "SCHEMA", "Evidence", "Identity", "Verdict", "record", "schema", "subject_of"]
 
@@ -123,7 +124,7 @@ class Evidence:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Evidence:
         """A file of evidence. `OSError` if it cannot be read, `ValueError` saying what is wrong in it."""
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
             raise ValueError(f"{path}: more than {_MAX_BYTES} bytes: no file of evidence")
@@ -212,6 +213,8 @@ def collect(where: str | os.PathLike[str] | None) -> list[Evidence]:
     What was named is refused if it is missing or damaged (`InvalidArgumentError`); a damaged file among
     those of the default folder is left out, with a warning.
     """
+    if where is not None and not os.fspath(where):
+        raise error_for(Status.INVALID_ARGUMENT, "evidence: an empty path; a file or a folder is due")
     root = evidence_dir() if where is None else Path(where)
     if where is not None and not root.exists():
         raise error_for(Status.INVALID_ARGUMENT, f"evidence: {root} does not exist")

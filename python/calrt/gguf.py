@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from calrt.regular_file import open_regular
+
 MAGIC = b"GGUF"
 METADATA_LIMIT = 128 << 20  # bytes of metadata and tensor table; the largest known vocabularies need 20 MiB
 _FIRST_READ = 4 << 20
@@ -315,7 +317,7 @@ def read_gguf(path: str | os.PathLike[str]) -> GgufFile:
 
     Raises `GgufError` when the file is not a sound GGUF of version 2 or 3, `OSError` when it cannot be read.
     """
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         wanted = min(size, _FIRST_READ)
         while True:

@@ -29,6 +29,7 @@ from calrt.package_manifest import (
     stored_dtype,
 )
 from calrt.progress import Progress, silent
+from calrt.regular_file import open_regular
 
 _HASH_PIECE = 1 << 20
 
@@ -36,7 +37,7 @@ _HASH_PIECE = 1 << 20
 def file_sha256(path: str | os.PathLike[str], progress: Progress = silent, what: str = "reading") -> str:
     """SHA-256 of a file as 64 hex digits, read in pieces."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         total = os.fstat(file.fileno()).st_size
         done = 0
         while piece := file.read(_HASH_PIECE):

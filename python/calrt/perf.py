@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from calrt.perf_rows import KINDS, SCHEMA, End, Host, Row, Run, Sum, schema, schema_of_row
+from calrt.regular_file import open_regular
 from calrt.schema_faults import schema_fault
 
 __all__ = ["PerfWriter", "host", "new_run", "plain", "problems", "row_fault"]
@@ -177,6 +178,11 @@ def new_run(**fields: Any) -> Run:
 # ---- command line -----------------------------------------------------------------------------------
 
 
+def _whole(path: str) -> bytes:
+    with open_regular(path) as file:
+        return file.read()
+
+
 def main(arguments: list[str] | None = None) -> int:
     """`python -m calrt.perf`; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m calrt.perf", description=f"Files of {SCHEMA}.")
@@ -192,14 +198,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(schema(), indent=1))
         return 0
     if args.command == "seal":
-        data = sys.stdin.buffer.read() if args.rows == "-" else Path(args.rows).read_bytes()
+        data = sys.stdin.buffer.read() if args.rows == "-" else _whole(args.rows)
         faults = problems(data, whole=False)
         if not faults:
             with PerfWriter(args.file, new_run()) as writer:
                 for line in data.splitlines():
                     writer.write(_read(line))
     else:
-        faults = [f"{name}: {text}" for name in args.file for text in problems(Path(name).read_bytes())]
+        faults = [f"{name}: {text}" for name in args.file for text in problems(_whole(name))]
     print(*faults, sep="\n", end="\n" if faults else "", file=sys.stderr)
     return 1 if faults else 0
 

@@ -168,6 +168,7 @@ cald_status buffer_alloc(cald_device* device, uint32_t domain, uint64_t bytes, u
                   static_cast<unsigned long long>(bytes));
     // Small blocks may hold what the process freed before; large ones are fresh pages already.
     if (rounded <= (uint64_t{1} << 20)) std::memset(buffer->data, 0, rounded);
+    buffer->device = device;
     buffer->bytes = bytes;
     *out = buffer.release();
     return {};

@@ -34,6 +34,7 @@ struct cald_device {
 };
 
 struct cald_buffer {
+  const cald_device* device = nullptr;
   unsigned char* data = nullptr;
   uint64_t bytes = 0;
   // CALD_BUFFER_* in the low bits, above them the job_seq it is about: read in one piece.

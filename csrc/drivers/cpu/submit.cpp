@@ -14,10 +14,14 @@ struct Bound {
   const int32_t* ints() const { return reinterpret_cast<const int32_t*>(data); }
 };
 
-Result<void> check_binding(const cald_graph& graph, const cald_binding& binding) {
+Result<void> check_binding(const cald_graph& graph, const cald_binding& binding,
+                           const cald_device* device) {
   const char* role = role_name(binding.role);
   if (binding.buffer == nullptr)
     return fail(Status::INVALID_HANDLE, "%s: binding of %s has no buffer", graph.name, role);
+  if (binding.buffer->device != device)
+    return fail(Status::INVALID_HANDLE, "%s: the buffer of %s is another device's", graph.name,
+                role);
   uint64_t end = 0;
   if (!checked_add(binding.offset, binding.bytes, &end) || end > binding.buffer->bytes)
     return fail(Status::OUT_OF_RANGE, "%s: %s binds %llu bytes at %llu of a buffer of %llu",
@@ -36,7 +40,7 @@ Result<Bound> bound(const cald_graph& graph, const cald_job_desc& desc, const ca
     if (found.data != nullptr)
       return fail(Status::INVALID_ARGUMENT, "%s: %s is bound twice", graph.name,
                   role_name(io.role));
-    CALRT_TRY(check_binding(graph, binding));
+    CALRT_TRY(check_binding(graph, binding, desc.model->device));
     found.buffer = binding.buffer;
     found.data = binding.buffer->data + binding.offset;
     found.bytes = binding.bytes;

@@ -121,10 +121,13 @@ cald_status null_buffer_state(cald_buffer* buffer, cald_buffer_state* out, cald_
   return CALD_OK;
 }
 
-cald_status null_check_bindings(const cald_binding* bindings, uint32_t n_bindings,
-                                const char* where, cald_error* err) {
+cald_status null_check_bindings(const cald_device* device, const cald_binding* bindings,
+                                uint32_t n_bindings, const char* where, cald_error* err) {
   for (uint32_t i = 0; i < n_bindings; ++i) {
     const cald_binding* binding = &bindings[i];
+    if (binding->buffer->device != device)
+      return null_fail(err, CALD_INVALID_HANDLE, where, "role %d: the buffer is another device's",
+                       binding->role);
     if (!inside(binding->buffer, binding->offset, binding->bytes))
       return null_fail(err, CALD_OUT_OF_RANGE, where,
                        "role %d: %llu bytes at %llu of a buffer of %llu", binding->role,

@@ -26,6 +26,7 @@ typedef struct null_trace {
 struct cald_device {
   cald_driver* driver;
   null_trace trace;
+  atomic_bool session_open; /* there is one queue, open once at a time */
 };
 
 struct cald_session {
@@ -86,9 +87,10 @@ cald_status null_buffer_rules(cald_device* device, uint32_t domain, cald_buffer_
                               cald_error* err);
 cald_status null_buffer_transfer(cald_transfer* transfer, cald_error* err);
 cald_status null_buffer_state(cald_buffer* buffer, cald_buffer_state* out, cald_error* err);
-/* OUT_OF_RANGE, saying which role, unless every binding lies inside its buffer. */
-cald_status null_check_bindings(const cald_binding* bindings, uint32_t n_bindings,
-                                const char* where, cald_error* err);
+/* Refuses, saying which role, unless every binding lies inside its buffer, and that is `device`'s.
+ */
+cald_status null_check_bindings(const cald_device* device, const cald_binding* bindings,
+                                uint32_t n_bindings, const char* where, cald_error* err);
 
 /* ---- null_model.c ---- */
 

@@ -11,9 +11,13 @@ cald_status null_session_open(cald_device* device, uint32_t index, cald_session*
                               cald_error* err) {
   if (index != 0)
     return null_fail(err, CALD_OUT_OF_RANGE, "session_open", "session %u: there is 1", index);
+  if (atomic_exchange(&device->session_open, 1))
+    return null_fail(err, CALD_INVALID_STATE, "session_open", "session 0 is open already");
   cald_session* session = null_alloc(device, sizeof *session);
-  if (session == NULL)
+  if (session == NULL) {
+    atomic_store(&device->session_open, 0);
     return null_fail(err, CALD_OUT_OF_HOST_MEMORY, "session_open", "no memory for the session");
+  }
   session->device = device;
   *out = session;
   return CALD_OK;
@@ -21,7 +25,9 @@ cald_status null_session_open(cald_device* device, uint32_t index, cald_session*
 
 /* A real driver waits here for the running job and completes the queued ones as failed. */
 void null_session_close(cald_session* session) {
-  if (session != NULL) null_free(session->device, session);
+  if (session == NULL) return;
+  atomic_store(&session->device->session_open, 0);
+  null_free(session->device, session);
 }
 
 /* ---- binding sets ------------------------------------------------------------------------- */
@@ -32,7 +38,8 @@ cald_status null_binding_set_make(cald_model* model, uint32_t graph, const cald_
   if (graph >= model->info.n_graphs)
     return null_fail(err, CALD_OUT_OF_RANGE, "binding_set_make", "graph %u: the model has %u",
                      graph, model->info.n_graphs);
-  const cald_status checked = null_check_bindings(bindings, n_bindings, "binding_set_make", err);
+  const cald_status checked =
+      null_check_bindings(model->device, bindings, n_bindings, "binding_set_make", err);
   if (checked != CALD_OK) return checked;
   cald_binding_set* set = null_alloc(model->device, sizeof *set);
   if (set == NULL)
@@ -97,6 +104,8 @@ static cald_status run_at_once(cald_session* session, const null_work* work, cal
 
 cald_status null_submit(cald_session* session, const cald_job_desc* desc, cald_job** out,
                         cald_error* err) {
+  if (desc->model->device != session->device)
+    return null_fail(err, CALD_INVALID_HANDLE, "submit", "the model is another device's");
   if (desc->graph >= desc->model->info.n_graphs)
     return null_fail(err, CALD_OUT_OF_RANGE, "submit", "graph %u: the model has %u", desc->graph,
                      desc->model->info.n_graphs);
@@ -106,7 +115,8 @@ cald_status null_submit(cald_session* session, const cald_job_desc* desc, cald_j
   if (set != NULL && (set->model != desc->model || set->graph != desc->graph))
     return null_fail(err, CALD_INVALID_HANDLE, "submit", "the binding set is of graph %u, not %u",
                      set->graph, desc->graph);
-  const cald_status checked = null_check_bindings(desc->bindings, desc->n_bindings, "submit", err);
+  const cald_status checked =
+      null_check_bindings(session->device, desc->bindings, desc->n_bindings, "submit", err);
   if (checked != CALD_OK) return checked;
 
   const null_work work = {desc->job_seq, desc->deadline_ns, desc->on_complete,

@@ -33,8 +33,10 @@ void wrap_waits(cald_driver_table* table);
 void wrap_kv(cald_driver_table* table);
 void wrap_trace(cald_driver_table* table);
 
-// A job that does nothing and ends DONE, in place of one that should have been refused.
+// A job that does nothing and ends DONE, unless it is late, in place of one that should have been
+// refused.
 cald_status submit_nothing(cald_session* session, const cald_job_desc& in_place_of,
-                           cald_model* model, cald_job** out, cald_error* err);
+                           cald_model* model, cald_job** out, cald_error* err,
+                           uint64_t deadline_ns = CALD_NO_DEADLINE);
 
 }  // namespace calrt::defective

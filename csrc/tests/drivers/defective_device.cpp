@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Defects of drivers, devices and errors.
 #include <cstdlib>
+#include <map>
 
 #include "tests/drivers/defective.h"
 
@@ -145,7 +146,12 @@ cald_status session_open(cald_device* device, uint32_t index, cald_session** out
   if (is("session_too_many") && index >= info.sessions) index = info.sessions - 1;
   if (is("one_session_of_two") && index > 0)
     return refuse(err, CALD_INVALID_STATE, "another session is open");
-  return mock().session_open(device, index, out, err);
+  static std::map<std::pair<const cald_device*, uint32_t>, cald_session*> open;
+  const cald_status status = mock().session_open(device, index, out, err);
+  if (status == CALD_OK) open[{device, index}] = *out;
+  if (status != CALD_INVALID_STATE || !is("opens_session_twice")) return status;
+  *out = open[{device, index}];
+  return CALD_OK;
 }
 
 }  // namespace

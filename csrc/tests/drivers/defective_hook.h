@@ -24,6 +24,7 @@ struct Hook {
   std::unique_ptr<Inputs> inputs;
   cald_completion end{};
   bool told_late = false;
+  bool wrong = false;  // it had been refused
 };
 
 Hook& new_hook(void (*told)(void*, const cald_completion*), void* user);

@@ -20,6 +20,7 @@ std::deque<Hook>& hooks() {
   static std::deque<Hook>& all = *new std::deque<Hook>;  // outlives every thread
   return all;
 }
+constexpr uint64_t kScratchBytes = 1 << 20;
 uint64_t last_seq = 0, ended = 0;
 std::pair<Hook*, cald_completion> held;  // of completions_swapped
 
@@ -56,6 +57,11 @@ void on_complete(void* user, const cald_completion* completion) {
   if (hook.inputs != nullptr) hook.inputs->restore();
   spoil_output(hook, *completion);
   cald_completion end = *completion;
+  if (is("fails_after_writing") && hook.wrong) {
+    end.state = CALD_JOB_FAILED;
+    end.status = CALD_OUT_OF_RANGE;
+    hook.model->cells.write(0, 1, 1, 1);
+  }
   hook.end = end;
   if (is("job_seq_32_bits")) end.job_seq &= UINT32_MAX;
   if (is("stale_job_seq")) std::swap(end.job_seq, last_seq);
@@ -84,12 +90,29 @@ void on_complete(void* user, const cald_completion* completion) {
   if (is("double_completion")) tell(hook, end);
 }
 
+// Memory of a device that a job may be bound to in place of what it was given.
+cald_buffer* scratch_of(cald_device* device) {
+  static std::map<const cald_device*, cald_buffer*> all;
+  cald_buffer*& scratch = all[device];
+  if (scratch == nullptr)
+    (void)mock().buffer_alloc(device, CALD_DOMAIN_HOST, kScratchBytes, 64, &scratch, nullptr);
+  return scratch;
+}
+
 // Bindings that mock would refuse, made good.
 std::vector<cald_binding> mended(const cald_job_desc& desc) {
   std::vector<cald_binding> bindings(desc.bindings, desc.bindings + desc.n_bindings);
   if (is("ignores_unknown_role"))
     std::erase_if(bindings, [](const cald_binding& binding) { return binding.role == 29; });
   for (cald_binding& binding : bindings) {
+    if (is("takes_foreign_buffer") && binding.buffer->device != desc.model->device) {
+      cald_buffer* ours = scratch_of(desc.model->device);
+      std::memcpy(ours->data, binding.buffer->data, binding.buffer->bytes);
+      binding.buffer = ours;
+    }
+    if (is("takes_unaligned")) binding.offset &= ~uint64_t{63};
+    if (is("takes_no_rows") && binding.role == CALD_ROLE_LOGIT_ROWS && binding.bytes == 0)
+      binding.bytes = 4;
     if (is("takes_outside") && !binding.buffer->holds(binding.offset, binding.bytes)) {
       binding.offset = 0;
       binding.bytes = std::min(binding.bytes, binding.buffer->bytes);
@@ -101,12 +124,7 @@ std::vector<cald_binding> mended(const cald_job_desc& desc) {
     return binding.role == CALD_ROLE_LOGITS;
   });
   if (is("output_is_optional") && no_output) {
-    static cald_buffer* scratch = nullptr;
-    constexpr uint64_t kEnough = 1 << 20;
-    if (scratch == nullptr)
-      (void)mock().buffer_alloc(desc.model->device, CALD_DOMAIN_HOST, kEnough, 64, &scratch,
-                                nullptr);
-    bindings.push_back({CALD_ROLE_LOGITS, 0, scratch, 0, kEnough});
+    bindings.push_back({CALD_ROLE_LOGITS, 0, scratch_of(desc.model->device), 0, kScratchBytes});
   }
   return bindings;
 }
@@ -167,6 +185,10 @@ cald_status submit(cald_session* session, const cald_job_desc* given, cald_job**
   cald_status status = mock().submit(session, &desc, out, err);
   if (status == CALD_OUT_OF_RANGE && is("takes_any_value"))
     status = submit_nothing(session, desc, desc.model, out, err);
+  if (status == CALD_OUT_OF_RANGE && is("fails_after_writing")) {
+    hook.wrong = true;  // late, so that it fails
+    status = submit_nothing(session, desc, desc.model, out, err, 1);
+  }
   if (status == CALD_QUEUE_FULL && is("full_is_busy"))
     status = refuse(err, CALD_INVALID_STATE, "the queue is full");
   if (status != CALD_OK) {
@@ -216,14 +238,15 @@ void tell_last_again() {
 
 // Nothing happens to lane 0: a turn of one cell by no position.
 cald_status submit_nothing(cald_session* session, const cald_job_desc& in_place_of,
-                           cald_model* model, cald_job** out, cald_error* err) {
+                           cald_model* model, cald_job** out, cald_error* err,
+                           uint64_t deadline_ns) {
   cald_kv_desc nothing{};
   nothing.struct_size = sizeof nothing;
   nothing.op = CALD_KV_ROTATE;
   nothing.model = model;
   nothing.n = 1;
   nothing.job_seq = in_place_of.job_seq;
-  nothing.deadline_ns = CALD_NO_DEADLINE;
+  nothing.deadline_ns = deadline_ns;
   nothing.on_complete = in_place_of.on_complete;
   nothing.user = in_place_of.user;
   return mock().kv_submit(session, &nothing, out, err);

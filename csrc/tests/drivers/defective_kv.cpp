@@ -84,6 +84,8 @@ cald_status kv_submit(cald_session* session, const cald_kv_desc* given, cald_job
   if (is("kv_clamps")) clamp(&desc);
   const uint64_t need = desc.n * mock::kCellBytes;
   if (is("kv_any_bytes") && desc.buffer != nullptr && desc.bytes < need) desc.bytes = need;
+  if (is("kv_foreign_buffer") && desc.buffer != nullptr && desc.buffer->device != session->device())
+    turn_into_nothing(&desc);
   const bool right = desc.lane < desc.model->plan.lanes && desc.to_lane < desc.model->plan.lanes &&
                      uint64_t{desc.cell} + desc.n <= desc.model->plan.cells &&
                      uint64_t{desc.to_cell} + desc.n <= desc.model->plan.cells &&

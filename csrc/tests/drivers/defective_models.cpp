@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 
+#include "drivers/mock/buffer.h"
 #include "drivers/mock/model.h"
 #include "tests/drivers/defective_hook.h"
 
@@ -125,7 +126,13 @@ cald_status kv_info(cald_model* model, cald_kv_info* out, cald_error* err) {
 cald_status binding_set_make(cald_model* model, uint32_t graph, const cald_binding* bindings,
                              uint32_t n_bindings, cald_binding_set** out, cald_error* err) {
   if (is("set_of_any_graph") && graph >= model->graphs.size()) graph = 0;
-  const cald_status status = mock().binding_set_make(model, graph, bindings, n_bindings, out, err);
+  std::vector<cald_binding> taken(bindings, bindings + n_bindings);
+  if (is("set_of_foreign_buffer"))
+    std::erase_if(taken, [model](const cald_binding& binding) {
+      return binding.buffer->device != model->device;
+    });
+  const cald_status status = mock().binding_set_make(model, graph, taken.data(),
+                                                     static_cast<uint32_t>(taken.size()), out, err);
   if (status == CALD_OK) sets[*out] = {bindings, {bindings, bindings + n_bindings}};
   return status;
 }

@@ -36,6 +36,8 @@ cald_status job_query(cald_job* job, int32_t* state, cald_error* err) {
   }
   const cald_status status = mock().job_query(job, state, err);
   Known& known = jobs[job];
+  if (is("fails_after_writing") && known.hook != nullptr && known.hook->end.status != CALD_OK)
+    (void)refuse(err, known.hook->end.status, "a value is out of its range");
   if (*state < CALD_JOB_DONE) return status;
   if (is("completion_after_end")) {
     if (known.seen_ended) tell_now(known.hook);
@@ -58,6 +60,7 @@ cald_status job_wait(cald_job* job, uint64_t deadline_ns, cald_error* err) {
 cald_status job_cancel(cald_job* job, cald_error* err) {
   if (is("cancel_of_ended") && state_of(*job->job) >= CALD_JOB_DONE)
     return refuse(err, CALD_INVALID_STATE, "the job has ended");
+  if (is("cancels_nothing")) return CALD_OK;
   if (is("cancels_neighbour"))
     for (const auto& [other, known] : jobs)
       if (other->job != job->job && state_of(*other->job) < CALD_JOB_DONE) {

@@ -70,7 +70,10 @@ def _run(words: list[str]) -> int:
 
         return serve(words[1:])
     parser = make_parser()
-    options = parser.parse_args(words)
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        named: Parser = getattr(options, "parser", parser)  # the command's own help lists what it takes
+        named.error(f"unrecognized arguments: {' '.join(unknown)}")
     if options.version:
         print(f"calrt {calrt.__version__}")
         return 0

@@ -15,6 +15,7 @@ from calrt.cli.output import (
     add_device_flags,
     emit,
     open_device,
+    path,
     whole_number,
 )
 from calrt.cli.output import add_command as new_command
@@ -72,7 +73,7 @@ def _subject(
     parser.add_argument(
         "--rounds", type=whole_number(1, 1000), default=25, help="rounds, the best one counts (default 25)"
     )
-    parser.add_argument("--out", metavar="FILE", help="write a file of schema calrt.perf/1 too")
+    parser.add_argument("--out", type=path, metavar="FILE", help="write a file of schema calrt.perf/1 too")
     return parser
 
 

@@ -26,7 +26,8 @@ def add_command(commands: Commands) -> None:
         "devices",
         _devices,
         summary="list the devices that can be opened here",
-        about="A driver that cannot be opened is listed with its error.",
+        about="A driver that cannot be opened is listed with its error. Of mock the one that `mock`\n"
+        "opens is listed; others are opened by name: mock:bare, mock:qwen3-30b-a3b, mock:dual-chip.",
         examples=_EXAMPLES,
     )
 

@@ -23,9 +23,11 @@ __all__ = [
     "add_command",
     "add_device_flags",
     "emit",
+    "error_document",
     "fail",
     "number",
     "open_device",
+    "path",
     "whole_number",
 ]
 
@@ -80,7 +82,7 @@ def add_command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document, errors too")
-    parser.set_defaults(command=command)
+    parser.set_defaults(command=command, parser=parser)
     return parser
 
 
@@ -100,6 +102,7 @@ def add_device_flags(parser: argparse.ArgumentParser, default: str = "cpu") -> N
     )
     parser.add_argument(
         "--evidence",
+        type=path,
         metavar="PATH",
         help="recorded evidence, a file or a folder (default: CALRT_EVIDENCE or the user's cache)",
     )
@@ -109,9 +112,23 @@ def open_device(options: argparse.Namespace) -> calrt.Device:
     """The device of `add_device_flags`, with --threads where the command has it."""
     threads = getattr(options, "threads", None)
     own: dict[str, Any] = {} if threads is None else {"threads": threads}
-    return calrt.open(
-        options.device, allow_unverified=options.allow_unverified, evidence=options.evidence, **own
-    )
+    try:
+        return calrt.open(
+            options.device, allow_unverified=options.allow_unverified, evidence=options.evidence, **own
+        )
+    except calrt.InvalidArgumentError as error:
+        if threads is None or "threads" not in str(error):
+            raise
+        raise UsageError(
+            f"argument -t/--threads: of the cpu device alone, {options.device} has no threads to set"
+        ) from error
+
+
+def path(text: str) -> str:
+    """The type of an option that names a file or a folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty path: the name of a file or a folder is due")
+    return text
 
 
 def whole_number(low: int, high: int = (1 << 31) - 1) -> Callable[[str], int]:
@@ -155,13 +172,15 @@ def fail(error: BaseException, exit_code: int, as_json: bool) -> int:
     """One line on stderr, or a JSON document {"error": ...} on stdout; the exit code."""
     message = str(error) or type(error).__name__
     if as_json:
-        print(json.dumps({"error": _about(error, message, exit_code)}, ensure_ascii=False, indent=2))
+        print(json.dumps(error_document(error, exit_code), ensure_ascii=False, indent=2))
     else:
         print(f"calrt: {' '.join(message.splitlines())}", file=sys.stderr)
     return exit_code
 
 
-def _about(error: BaseException, message: str, exit_code: int) -> dict[str, Any]:
+def error_document(error: BaseException, exit_code: int) -> dict[str, Any]:
+    """{"error": ...}, as `--json` shows it."""
+    message = str(error) or type(error).__name__
     about: dict[str, Any] = {"message": message, "exit_code": exit_code}
     if isinstance(error, calrt.CalrtError):
         about |= {
@@ -173,4 +192,4 @@ def _about(error: BaseException, message: str, exit_code: int) -> dict[str, Any]
             "device": error.device,
             "recovery": error.recovery,
         }
-    return about
+    return {"error": about}

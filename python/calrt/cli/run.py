@@ -33,6 +33,9 @@ random prompts and lengths, some of them cancelled on their way, all following f
 with a balance: every lane free again, nothing reserved, no job in flight, each token counted once. It exits
 with 1 if that does not hold."""
 
+# Control characters that a model makes up are shown, not obeyed: U+2400 is the picture of NUL, and so on.
+_SHOWN = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {127: 0x2421}
+
 _EXAMPLES = """  calrt run -m smollm2 -p "Once upon a time" -n 32 --temp 0
   calrt run -m preset:tiny -n 16                    random weights on the cpu: made-up words
   calrt run -m preset:tiny -dev mock                no weights at all
@@ -64,7 +67,9 @@ def add_command(commands: Commands) -> None:
         type=whole_number(1),
         help="token positions of a lane (default 2048, a preset's own)",
     )
-    parser.add_argument("--temp", type=number(0), default=0.8, help="temperature; 0 is greedy (default 0.8)")
+    parser.add_argument(
+        "--temp", type=number(0, 1e30), default=0.8, help="temperature; 0 is greedy (default 0.8)"
+    )
     parser.add_argument(
         "--seed",
         type=whole_number(0, (1 << 32) - 1),
@@ -116,7 +121,7 @@ def _text(model: calrt.Model, options: argparse.Namespace) -> int:
     ):
         pieces.append(piece)
         if not options.json:
-            print(piece, end="", flush=True)
+            print(piece.translate(_SHOWN), end="", flush=True)
     document = {
         "device": options.device,
         "model": options.model,

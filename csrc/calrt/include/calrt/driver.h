@@ -124,7 +124,7 @@ enum {                           /* role of a graph's input or output */
        CALD_ROLE_POSITIONS = 2,  /* i32 [B] or [T]: cell index of each token */
        CALD_ROLE_LANES = 3,      /* i32 [B] or [1]: lane of each row; -1 marks a padding row */
        CALD_ROLE_N_VALID = 4,    /* i32 [1]: rows of the chunk that count; the rest is padding */
-       CALD_ROLE_LOGIT_ROWS = 5, /* i32 [R]: rows to return; unbound = the last valid row */
+       CALD_ROLE_LOGIT_ROWS = 5, /* i32 [R], R >= 1: rows to return; unbound = last valid row */
        CALD_ROLE_MASK = 6,       /* an attention mask; calrt fills in none */
        CALD_ROLE_LOGITS = 32     /* [B, V] or [R, V] */
 };
@@ -162,7 +162,7 @@ typedef struct cald_io {
   uint32_t rank;
   uint64_t shape[CALD_MAX_RANK]; /* largest; the R of logit_rows may be bound smaller */
   cald_layout layout;
-  uint64_t align;    /* of the bound address, a power of two */
+  uint64_t align;    /* of the bound address, a power of two; less is refused */
   uint32_t domains;  /* allowed for a binding */
   uint32_t optional; /* 1: may stay unbound */
 } cald_io;
@@ -307,7 +307,7 @@ typedef struct cald_device_info { /* strings: HANDLE of the driver */
   const char* name;         /* e.g. "cpu" */
   const char* device_class; /* compared with a package's target */
   const char* runtime;      /* vendor runtime version, "" if unknown */
-  uint32_t sessions;        /* execution queues that can be opened */
+  uint32_t sessions;        /* execution queues, each open once at a time */
   uint32_t depth;           /* jobs that may run at once on a session */
   uint32_t queue;           /* jobs that may wait behind them; one more is QUEUE_FULL */
   uint32_t exclusive;       /* 1: one process at a time */
@@ -427,7 +427,7 @@ typedef struct cald_health { /* NaN where the device cannot tell */
 typedef struct cald_cap { /* strings: HANDLE of the driver */
   uint32_t struct_size;
   int32_t level;
-  const char* name;   /* e.g. "cancel" */
+  const char* name;   /* e.g. "cancel": at level 0, a job that has not begun is cancelled */
   const char* source; /* why the level is what it is */
   int64_t value;      /* 0 = absent, 1 = present, or a number */
 } cald_cap;
@@ -442,7 +442,7 @@ typedef struct cald_counter { /* frozen; name: HANDLE of the driver */
 typedef struct cald_binding { /* frozen */
   int32_t role;
   uint32_t reserved;
-  cald_buffer* buffer; /* UNTIL_DONE */
+  cald_buffer* buffer; /* UNTIL_DONE; of the session's device, any other is refused */
   uint64_t offset;
   uint64_t bytes;
 } cald_binding;
@@ -459,7 +459,7 @@ typedef struct cald_completion { /* CALL */
   uint32_t struct_size;
   int32_t state; /* terminal */
   uint64_t job_seq;
-  cald_status status;
+  cald_status status; /* where its damage is CALL (status.inc), no cell was written */
   uint32_t reserved;
   /* 0.9: bytes that reached the device and the bound outputs; CALD_BYTES_UNKNOWN if not counted.
    * Less than was bound, at CALD_JOB_DONE, makes the job a TRANSFER_FAULT. */
