@@ -36,7 +36,7 @@ GROUPS = [
 # What each is opened with, and how many checks are at least to say something: a kit that skips passes, too.
 CONFORMING = [
     ("null", {}, 90),
-    ("cpu", {"threads": "1"}, 105),
+    ("cpu", {"threads": "1"}, 120),
     ("mock:tiny", {"clock": "virtual"}, 130),
     ("mock:tiny", {}, 120),
     ("mock:tiny", {"completion": "wait"}, 115),

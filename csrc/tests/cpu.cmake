@@ -22,7 +22,7 @@ if(CALRT_X86)
   target_compile_definitions(cpu_kernels_test PRIVATE CALRT_X86=1)
 endif()
 
-foreach(name cpu_model cpu_jobs cpu_load cpu_entries)
+foreach(name cpu_model cpu_jobs cpu_load cpu_entries cpu_kv cpu_kv_jobs cpu_kv_data)
   calrt_test(${name} ${CMAKE_DL_LIBS})
   add_dependencies(${name}_test cald_cpu)
 endforeach()

@@ -91,8 +91,18 @@ class TinyModel {
   }
   int fd() const { return fd_; }
 
-  // Logits of the last token, in double throughout.
-  std::vector<double> reference(const std::vector<int32_t>& tokens) const;
+  using Doubles = std::vector<double>;
+  // Keys and values of a sequence, [layer][cell], in double.
+  struct Lane {
+    explicit Lane(uint32_t layers) : keys(layers), values(layers) {}
+    std::vector<std::vector<Doubles>> keys, values;
+  };
+  // Appends one token; its logits, in double throughout.
+  Doubles step(Lane& lane, int32_t token) const;
+  // Discards cells [keep, keep + discard); those behind move down, their keys turned back.
+  void shift(Lane& lane, uint32_t keep, uint32_t discard) const;
+  // Logits of the last token of a fresh sequence.
+  Doubles reference(const std::vector<int32_t>& tokens) const;
 
  private:
   struct Tensor {
@@ -153,7 +163,7 @@ class TinyModel {
   cald_package package_{};
 };
 
-using Doubles = std::vector<double>;
+using Doubles = TinyModel::Doubles;
 
 inline Doubles times(const std::vector<float>& w, const Doubles& x, size_t rows) {
   Doubles y(rows, 0.0);
@@ -171,9 +181,9 @@ inline Doubles normed(const Doubles& x, const std::vector<float>& w) {
   return y;
 }
 
-inline void rotated(double* head, uint32_t dim, int32_t style, size_t position) {
+inline void rotated(double* head, uint32_t dim, int32_t style, double position) {
   for (uint32_t i = 0; i < dim / 2; ++i) {
-    const double angle = static_cast<double>(position) * std::pow(10000.0, -2.0 * i / dim);
+    const double angle = position * std::pow(10000.0, -2.0 * i / dim);
     double& a = style == CALD_ROPE_HALF ? head[i] : head[2 * i];
     double& b = style == CALD_ROPE_HALF ? head[i + dim / 2] : head[2 * i + 1];
     const double x = a, y = b;
@@ -182,52 +192,70 @@ inline void rotated(double* head, uint32_t dim, int32_t style, size_t position) 
   }
 }
 
-inline std::vector<double> TinyModel::reference(const std::vector<int32_t>& tokens) const {
+inline Doubles TinyModel::step(Lane& lane, int32_t token) const {
   const TinyShape& s = shape_;
   const uint32_t hd = s.head_dim, group = s.heads / s.kv_heads;
-  std::vector<std::vector<Doubles>> keys(s.layers), vals(s.layers);
-  Doubles x;
-  for (size_t p = 0; p < tokens.size(); ++p) {
-    const auto& embedding = values("token_embd.weight");
-    const float* row = embedding.data() + static_cast<size_t>(tokens[p]) * s.embed;
-    x.assign(row, row + s.embed);
-    for (uint32_t l = 0; l < s.layers; ++l) {
-      const std::string name = "blk." + std::to_string(l) + ".";
-      const Doubles a = normed(x, values(name + "attn_norm.weight"));
-      Doubles q = times(values(name + "attn_q.weight"), a, s.heads * hd);
-      Doubles k = times(values(name + "attn_k.weight"), a, s.kv_heads * hd);
-      for (uint32_t h = 0; h < s.heads; ++h) rotated(&q[h * hd], hd, s.rope_style, p);
-      for (uint32_t h = 0; h < s.kv_heads; ++h) rotated(&k[h * hd], hd, s.rope_style, p);
-      keys[l].push_back(k);
-      vals[l].push_back(times(values(name + "attn_v.weight"), a, s.kv_heads * hd));
-      Doubles mixed(s.heads * hd, 0.0);
-      for (uint32_t h = 0; h < s.heads; ++h) {
-        const uint32_t kv = h / group * hd;
-        Doubles scores(p + 1);
-        double top = -1e300, sum = 0;
-        for (size_t c = 0; c <= p; ++c) {
-          double dot = 0;
-          for (uint32_t d = 0; d < hd; ++d) dot += q[h * hd + d] * keys[l][c][kv + d];
-          scores[c] = dot / std::sqrt(static_cast<double>(hd));
-          top = std::max(top, scores[c]);
-        }
-        for (double& v : scores) sum += v = std::exp(v - top);
-        for (size_t c = 0; c <= p; ++c)
-          for (uint32_t d = 0; d < hd; ++d)
-            mixed[h * hd + d] += scores[c] / sum * vals[l][c][kv + d];
+  const size_t p = lane.keys[0].size();
+  const float* row = values("token_embd.weight").data() + static_cast<size_t>(token) * s.embed;
+  Doubles x(row, row + s.embed);
+  for (uint32_t l = 0; l < s.layers; ++l) {
+    const std::string name = "blk." + std::to_string(l) + ".";
+    const Doubles a = normed(x, values(name + "attn_norm.weight"));
+    Doubles q = times(values(name + "attn_q.weight"), a, s.heads * hd);
+    Doubles k = times(values(name + "attn_k.weight"), a, s.kv_heads * hd);
+    const auto position = static_cast<double>(p);
+    for (uint32_t h = 0; h < s.heads; ++h) rotated(&q[h * hd], hd, s.rope_style, position);
+    for (uint32_t h = 0; h < s.kv_heads; ++h) rotated(&k[h * hd], hd, s.rope_style, position);
+    lane.keys[l].push_back(k);
+    lane.values[l].push_back(times(values(name + "attn_v.weight"), a, s.kv_heads * hd));
+    Doubles mixed(s.heads * hd, 0.0);
+    for (uint32_t h = 0; h < s.heads; ++h) {
+      const uint32_t kv = h / group * hd;
+      Doubles scores(p + 1);
+      double top = -1e300, sum = 0;
+      for (size_t c = 0; c <= p; ++c) {
+        double dot = 0;
+        for (uint32_t d = 0; d < hd; ++d) dot += q[h * hd + d] * lane.keys[l][c][kv + d];
+        scores[c] = dot / std::sqrt(static_cast<double>(hd));
+        top = std::max(top, scores[c]);
       }
-      const Doubles out = times(values(name + "attn_output.weight"), mixed, s.embed);
-      for (uint32_t i = 0; i < s.embed; ++i) x[i] += out[i];
-      const Doubles b = normed(x, values(name + "ffn_norm.weight"));
-      Doubles gate = times(values(name + "ffn_gate.weight"), b, s.ffn);
-      const Doubles up = times(values(name + "ffn_up.weight"), b, s.ffn);
-      for (uint32_t i = 0; i < s.ffn; ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
-      const Doubles down = times(values(name + "ffn_down.weight"), gate, s.embed);
-      for (uint32_t i = 0; i < s.embed; ++i) x[i] += down[i];
+      for (double& v : scores) sum += v = std::exp(v - top);
+      for (size_t c = 0; c <= p; ++c)
+        for (uint32_t d = 0; d < hd; ++d)
+          mixed[h * hd + d] += scores[c] / sum * lane.values[l][c][kv + d];
     }
+    const Doubles out = times(values(name + "attn_output.weight"), mixed, s.embed);
+    for (uint32_t i = 0; i < s.embed; ++i) x[i] += out[i];
+    const Doubles b = normed(x, values(name + "ffn_norm.weight"));
+    Doubles gate = times(values(name + "ffn_gate.weight"), b, s.ffn);
+    const Doubles up = times(values(name + "ffn_up.weight"), b, s.ffn);
+    for (uint32_t i = 0; i < s.ffn; ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+    const Doubles down = times(values(name + "ffn_down.weight"), gate, s.embed);
+    for (uint32_t i = 0; i < s.embed; ++i) x[i] += down[i];
   }
   const char* head = s.tied != 0 ? "token_embd.weight" : "output.weight";
   return times(values(head), normed(x, values("output_norm.weight")), s.vocab);
+}
+
+inline void TinyModel::shift(Lane& lane, uint32_t keep, uint32_t discard) const {
+  for (uint32_t l = 0; l < shape_.layers; ++l) {
+    const auto drop = [&](std::vector<Doubles>& cells) {
+      cells.erase(cells.begin() + keep, cells.begin() + keep + discard);
+    };
+    drop(lane.keys[l]);
+    drop(lane.values[l]);
+    for (size_t c = keep; c < lane.keys[l].size(); ++c)
+      for (uint32_t h = 0; h < shape_.kv_heads; ++h)
+        rotated(&lane.keys[l][c][size_t{h} * shape_.head_dim], shape_.head_dim, shape_.rope_style,
+                -static_cast<double>(discard));
+  }
+}
+
+inline Doubles TinyModel::reference(const std::vector<int32_t>& tokens) const {
+  Lane lane(shape_.layers);
+  Doubles logits;
+  for (const int32_t token : tokens) logits = step(lane, token);
+  return logits;
 }
 
 }  // namespace calrt::testing

@@ -302,21 +302,21 @@ cald_status kv_info(cald_model* model, cald_kv_info* out, cald_error* err) {
     CALRT_TRY(check_struct(out, "info"));
     const LoadPlan& plan = model->plan;
     cald_kv_info info{};
-    info.ops = 0;  // kv_submit is absent
+    info.ops = kKvOps;
     info.lanes = plan.lanes;
     info.cells = plan.cells;
     info.dtype = plan.kv_bf16 ? CALD_BF16 : CALD_F32;
     info.n_layers = plan.shape.layers;
-    info.bytes_per_cell = uint64_t{2} * plan.shape.layers * plan.shape.kv_heads *
-                          plan.shape.head_dim * (plan.kv_bf16 ? 2 : 4);
+    info.bytes_per_cell = kv_bytes_per_cell(plan);
     answer(out, info);
     return {};
   });
 }
 
-cald_status submit(cald_session* session, const cald_job_desc* desc, cald_job** out,
-                   cald_error* err) {
-  return guarded("submit", err, [&]() -> Result<void> {
+template <class Desc>
+cald_status submit_to(const char* where, cald_session* session, const Desc* desc, cald_job** out,
+                      cald_error* err) {
+  return guarded(where, err, [&]() -> Result<void> {
     CALRT_TRY(check_handle(session, "session"));
     CALRT_TRY(check_struct(desc, "desc"));
     // The handle first: once the job is queued nothing may fail any more.
@@ -325,6 +325,16 @@ cald_status submit(cald_session* session, const cald_job_desc* desc, cald_job** 
     *out = job.release();
     return {};
   });
+}
+
+cald_status submit(cald_session* session, const cald_job_desc* desc, cald_job** out,
+                   cald_error* err) {
+  return submit_to("submit", session, desc, out, err);
+}
+
+cald_status kv_submit(cald_session* session, const cald_kv_desc* desc, cald_job** out,
+                      cald_error* err) {
+  return submit_to("kv_submit", session, desc, out, err);
 }
 
 cald_status job_query(cald_job* job, int32_t* state, cald_error* err) {
@@ -377,8 +387,9 @@ cald_status job_timing(cald_job* job, cald_timing* out, cald_error* err) {
     const uint64_t began = s.started_ns != 0 ? s.started_ns : s.ended_ns;
     out->submitted_ns = s.submitted_ns;
     out->queue_ns = began != 0 ? began - s.submitted_ns : 0;
-    out->h2d_ns = out->d2h_ns = 0;
-    out->infer_ns = s.started_ns != 0 && s.ended_ns != 0 ? s.ended_ns - s.started_ns : 0;
+    out->h2d_ns = out->infer_ns = out->d2h_ns = 0;
+    const uint64_t ran = s.started_ns != 0 && s.ended_ns != 0 ? s.ended_ns - s.started_ns : 0;
+    (out->*s.work.stage()) = ran;
     return {};
   });
 }
@@ -457,7 +468,7 @@ const cald_driver_table kTable = {
     nullptr,  // binding_set_make: there is nothing to map once
     nullptr,  // binding_set_free
     kv_info,
-    nullptr,  // kv_submit
+    kv_submit,
     trace_start,
     trace_drain,
     trace_stop,

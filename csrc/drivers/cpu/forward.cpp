@@ -77,7 +77,7 @@ Result<Forward> Forward::make(const Shape& shape, const Weights& weights, KvAren
 void Forward::fill_rope_table() {
   const uint32_t half = shape_->rope_dim / 2;
   for (uint32_t i = 0; i < half; ++i) {
-    const double frequency = std::pow(shape_->rope_base, -2.0 * i / shape_->rope_dim);
+    const double frequency = shape_->rope_frequency(i);
     for (uint32_t p = 0; p < cells_; ++p) {
       cosines_[size_t{p} * half + i] = static_cast<float>(std::cos(p * frequency));
       sines_[size_t{p} * half + i] = static_cast<float>(std::sin(p * frequency));

@@ -51,9 +51,26 @@ struct FormatKernels {
   void (*scale_to_acts)(const float* x, size_t n, float scale, void* acts);
 };
 
+// Cells of the lanes between panels and rows: bytes are moved, none is changed. Any alignment.
+// `stream`: the target leaves the caches anyway, so stores may go around them; other threads see
+// them after fence().
+struct CellKernels {
+  // dst[c][r] = src[r][c], words of 4 bytes; strides in bytes.
+  void (*transpose)(const void* src, size_t src_stride, size_t rows, size_t columns, void* dst,
+                    size_t dst_stride, bool stream);
+  // A row of a BF16 panel holds `width` pairs: the first of each goes to row 2p, the second to row
+  // 2p + 1, which are `stride` bytes apart. Panel rows are 32 pairs apart.
+  void (*split_pairs)(const void* panel, size_t n_pairs, size_t width, void* rows, size_t stride,
+                      bool stream);
+  void (*join_pairs)(const void* rows, size_t stride, size_t n_pairs, size_t width, void* panel,
+                     bool stream);
+  void (*fence)();
+};
+
 struct Kernels {
   const char* isa;
   FormatKernels formats[3];  // by Format
+  CellKernels cells;
   const FormatKernels& operator[](Format f) const { return formats[static_cast<int32_t>(f)]; }
 };
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "drivers/cpu/kernels.h"
+#include "drivers/cpu/kernels_cells.h"
 #include "drivers/cpu/kernels_matmul.h"
 
 namespace {
@@ -142,18 +143,20 @@ constexpr calrt::cpu::FormatKernels make_format() {
 }
 
 // For sets without a BF16 dot product: activations are rounded, kept as F32 and multiplied there.
-template <class S>
+template <class S, class Tiles = PortableTiles>
 constexpr calrt::cpu::Kernels make_kernels(const char* isa) {
   return {isa,
           {make_format<F32Core<S>, FloatActs<S>>(), make_format<WideCore<S>, RoundedActs<S>>(),
-           make_format<WideCore<S>, FloatActs<S>>()}};
+           make_format<WideCore<S>, FloatActs<S>>()},
+          make_cells<Tiles>()};
 }
 
-template <class S>
+template <class S, class Tiles = PortableTiles>
 constexpr calrt::cpu::Kernels make_dot_kernels(const char* isa) {
   return {isa,
           {make_format<F32Core<S>, FloatActs<S>>(), make_format<DotCore<S>, PackedActs<S>>(),
-           make_format<WideCore<S>, FloatActs<S>>()}};
+           make_format<WideCore<S>, FloatActs<S>>()},
+          make_cells<Tiles>()};
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace calrt::cpu {
 
 KvArena::KvArena(const Shape& s, uint32_t lanes, uint32_t cells, bool bf16)
-    : lanes_(lanes), kv_heads_(s.kv_heads), head_dim_(s.head_dim), bf16_(bf16) {
+    : lanes_(lanes), cells_(cells), kv_heads_(s.kv_heads), head_dim_(s.head_dim), bf16_(bf16) {
   const size_t row = 128;  // bytes of 32 columns: pairs of BF16, or single F32
   const size_t cell_panels = (size_t{cells} + 31) / 32;
   const size_t dim_panels = (size_t{s.head_dim} + 31) / 32;

@@ -13,7 +13,8 @@ void JobState::finish(int32_t terminal, Error why, uint64_t now_ns) {
   const bool done = terminal == CALD_JOB_DONE;
   const auto status = static_cast<cald_status>(done ? Status::OK : why.code);
   // Before anybody is told: then the buffer may go.
-  work.output->set_output_state(done ? CALD_BUFFER_READY : CALD_BUFFER_IDLE, job_seq);
+  if (work.output != nullptr)
+    work.output->set_output_state(done ? CALD_BUFFER_READY : CALD_BUFFER_IDLE, job_seq);
   if (on_complete != nullptr) {
     cald_completion completion{};
     completion.struct_size = sizeof completion;
@@ -62,7 +63,8 @@ void cald_session::end(JobState& job, int32_t terminal, Error why) {
   job.finish(terminal, std::move(why), device_->driver->now_ns());
 }
 
-Result<std::shared_ptr<JobState>> cald_session::submit(const cald_job_desc& desc) {
+template <class Desc>
+Result<std::shared_ptr<JobState>> cald_session::submit(const Desc& desc) {
   if (desc.model != nullptr && desc.model->device != device_)
     return fail(Status::INVALID_HANDLE, "the model is another device's");
   auto job = std::make_shared<JobState>();
@@ -79,12 +81,16 @@ Result<std::shared_ptr<JobState>> cald_session::submit(const cald_job_desc& desc
     if (running_ + queue_.size() >= kDepth + kQueue)
       return fail(Status::QUEUE_FULL, "%u job runs and %zu wait; at most %u may wait", running_,
                   queue_.size(), kQueue);
-    job->work.output->set_output_state(CALD_BUFFER_QUEUED, job->job_seq);
+    if (job->work.output != nullptr)
+      job->work.output->set_output_state(CALD_BUFFER_QUEUED, job->job_seq);
     queue_.push_back(job);
   }
   work_.notify_one();
   return job;
 }
+
+template Result<std::shared_ptr<JobState>> cald_session::submit(const cald_job_desc& desc);
+template Result<std::shared_ptr<JobState>> cald_session::submit(const cald_kv_desc& desc);
 
 void cald_session::cancel(JobState& job) {
   std::shared_ptr<JobState> waiting;
@@ -129,16 +135,16 @@ void cald_session::run(JobState& job) {
       job.state = CALD_JOB_RUNNING;
       job.started_ns = started;
     }
-    job.work.output->set_output_state(CALD_BUFFER_BUSY, job.job_seq);
-    device_->trace.add(CALD_TRACE_BEGIN, job.job_seq, started);
-    completed =
-        job.model->forward->run(pool_, job.work.rows, job.work.wanted, job.work.logits, job.cancel);
+    if (job.work.output != nullptr)
+      job.work.output->set_output_state(CALD_BUFFER_BUSY, job.job_seq);
+    device_->trace.add(job.work.name(), CALD_TRACE_BEGIN, job.job_seq, started);
+    completed = job.work.run(*job.model, pool_, job.cancel);
     const uint64_t ended = device_->driver->now_ns();
-    device_->trace.add(CALD_TRACE_END, job.job_seq, ended);
+    device_->trace.add(job.work.name(), CALD_TRACE_END, job.job_seq, ended);
     device_->busy_ns += ended - started;
   }
   device_->jobs += 1;
-  if (completed) device_->tokens += job.work.rows.size();
+  if (completed) device_->tokens += job.work.tokens();
   {
     std::lock_guard lock(mutex_);
     running_ = 0;

@@ -53,7 +53,9 @@ struct cald_session {
   ~cald_session();
 
   // QUEUE_FULL when kDepth + kQueue jobs have not ended.
-  calrt::Result<std::shared_ptr<calrt::cpu::JobState>> submit(const cald_job_desc& desc);
+  // Desc: cald_job_desc or cald_kv_desc.
+  template <class Desc>
+  calrt::Result<std::shared_ptr<calrt::cpu::JobState>> submit(const Desc& desc);
   void cancel(calrt::cpu::JobState& job);
   cald_device* device() const { return device_; }
 

@@ -86,7 +86,7 @@ Result<void> check_token(const cald_graph& graph, const LoadPlan& plan, uint32_t
 }
 
 Result<void> read_decode(const cald_graph& graph, const LoadPlan& plan, const Bound* in,
-                         Work* work) {
+                         GraphWork* work) {
   std::vector<int32_t> row_of_lane(plan.lanes, -1);
   for (uint32_t i = 0; i < graph.batch; ++i) {
     const int32_t token = in[0].ints()[i], position = in[1].ints()[i], lane = in[2].ints()[i];
@@ -106,7 +106,7 @@ Result<void> read_decode(const cald_graph& graph, const LoadPlan& plan, const Bo
 }
 
 Result<void> read_prefill(const cald_graph& graph, const LoadPlan& plan, const Bound* in,
-                          Work* work) {
+                          GraphWork* work) {
   const int32_t lane = in[2].ints()[0], n_valid = in[3].ints()[0];
   CALRT_TRY(check_value(graph, "lanes", 0, lane, -1, int64_t{plan.lanes} - 1));
   CALRT_TRY(check_value(graph, "n_valid", 0, n_valid, 1, graph.chunk));
@@ -160,20 +160,56 @@ Result<Work> read_job(const cald_job_desc& desc) {
   CALRT_TRY_ASSIGN(const Bound logits, bound(graph, desc, *graph.outputs[0]));
 
   Work work;
-  work.logits = logits.data;
+  GraphWork run;
+  run.logits = logits.data;
   work.output = logits.buffer;
   for (const Bound& input : in) work.bytes_in += input.bytes;
   work.bytes_out = logits.bytes;
   const bool decode = graph.kind == CALD_GRAPH_DECODE;
-  CALRT_TRY(decode ? read_decode(graph, model.plan, in, &work)
-                   : read_prefill(graph, model.plan, in, &work));
+  CALRT_TRY(decode ? read_decode(graph, model.plan, in, &run)
+                   : read_prefill(graph, model.plan, in, &run));
   const uint64_t rows = decode ? graph.batch : in[4].data == nullptr ? 1 : in[4].bytes / 4;
   const uint64_t needed = rows * model.plan.shape.vocab * (model.plan.logits_bf16 ? 2 : 4);
   if (logits.bytes < needed)
     return fail(Status::SHAPE_MISMATCH, "%s: logits binds %llu bytes, %llu rows need %llu",
                 graph.name, static_cast<unsigned long long>(logits.bytes),
                 static_cast<unsigned long long>(rows), static_cast<unsigned long long>(needed));
+  work.what = std::move(run);
   return work;
+}
+
+Result<Work> read_job(const cald_kv_desc& desc) {
+  Work work;
+  CALRT_TRY_ASSIGN(work.what, read_kv(desc));
+  if (desc.op == CALD_KV_READ) {
+    work.output = desc.buffer;
+    work.bytes_out = desc.bytes;
+  }
+  if (desc.op == CALD_KV_WRITE) work.bytes_in = desc.bytes;
+  return work;
+}
+
+const char* Work::name() const {
+  const auto* kv = std::get_if<KvWork>(&what);
+  return kv != nullptr ? kv->name : "job";
+}
+
+uint64_t Work::tokens() const {
+  const auto* graph = std::get_if<GraphWork>(&what);
+  return graph != nullptr ? graph->rows.size() : 0;
+}
+
+uint64_t cald_timing::* Work::stage() const {
+  const auto* kv = std::get_if<KvWork>(&what);
+  if (kv != nullptr && kv->desc.op == CALD_KV_READ) return &cald_timing::d2h_ns;
+  if (kv != nullptr && kv->desc.op == CALD_KV_WRITE) return &cald_timing::h2d_ns;
+  return &cald_timing::infer_ns;
+}
+
+bool Work::run(cald_model& model, Pool& pool, const std::atomic<bool>& cancel) const {
+  if (const auto* kv = std::get_if<KvWork>(&what)) return kv->run(pool, cancel);
+  const auto& graph = std::get<GraphWork>(what);
+  return model.forward->run(pool, graph.rows, graph.wanted, graph.logits, cancel);
 }
 
 }  // namespace calrt::cpu

@@ -18,14 +18,14 @@ Result<void> Trace::start(uint32_t capacity) {
   return {};
 }
 
-void Trace::add(int32_t phase, uint64_t job_seq, uint64_t t_ns) {
+void Trace::add(const char* name, int32_t phase, uint64_t job_seq, uint64_t t_ns) {
   if (!on_.load(std::memory_order_relaxed)) return;
   const std::lock_guard lock(mutex_);
   if (count_ == ring_.size()) {
     ++dropped_;
     return;
   }
-  ring_[(first_ + count_++) % ring_.size()] = {t_ns, job_seq, "job", phase, 0, 0};
+  ring_[(first_ + count_++) % ring_.size()] = {t_ns, job_seq, name, phase, 0, 0};
 }
 
 uint32_t Trace::drain(cald_trace_event* out, uint32_t room) {

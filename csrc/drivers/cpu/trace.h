@@ -20,8 +20,9 @@ class Trace {
   // Begins anew: no event and no count of an earlier trace is left.
   Result<void> start(uint32_t capacity);
   void stop() { on_.store(false, std::memory_order_relaxed); }
-  // What does not fit is counted: those already kept stay in one piece.
-  void add(int32_t phase, uint64_t job_seq, uint64_t t_ns);
+  // `name` is HANDLE of the driver. What does not fit is counted: those already kept stay in one
+  // piece.
+  void add(const char* name, int32_t phase, uint64_t job_seq, uint64_t t_ns);
   // Moves up to `room` events to `out`, oldest first; returns how many.
   uint32_t drain(cald_trace_event* out, uint32_t room);
   uint64_t dropped();

@@ -2,6 +2,7 @@
 // The dimensions of a llama model and its weights as panels in one block of memory.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct Shape {
   uint32_t group() const { return heads / kv_heads; }
   uint32_t q_width() const { return heads * head_dim; }
   uint32_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+  // Radians by which pair `pair` turns from one position to the next.
+  double rope_frequency(uint32_t pair) const { return std::pow(rope_base, -2.0 * pair / rope_dim); }
 };
 
 // Elements of a row of activations of this width.
