@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of the cpu driver on the shape of SmolLM2-135M with random weights, beside what the machine
 // can do in the same minute: sequential reads of memory, and fused multiply-adds from registers.
-//   cpu_bench [threads...]      default: 1 2
+//   cpu_bench [kv] [threads...]      default: 1 2; kv: that part alone
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <string>
 #include <thread>
 
-#include "cpu_client.h"
+#include "cpu_kv_client.h"
 #include "cpu_limits.h"
 #include "cpu_tiny_model.h"
 #include "layout/isa.h"
@@ -42,6 +43,19 @@ Best best_of(int times, Run&& run) {
     best.cpu = std::min(best.cpu, cpu_seconds() - cpu_start);
   }
   return best;
+}
+
+// The same bytes by memcpy, with as many threads.
+Best copy_of(char* to, const char* from, size_t bytes, uint32_t threads) {
+  return best_of(9, [&] {
+    std::vector<std::thread> others;
+    const size_t each = bytes / threads / 4096 * 4096;
+    for (uint32_t t = 1; t < threads; ++t)
+      others.emplace_back([=] { std::memcpy(to + t * each, from + t * each, each); });
+    std::memcpy(to, from, each);
+    for (std::thread& other : others) other.join();
+    std::memcpy(to + threads * each, from + threads * each, bytes - threads * each);
+  });
 }
 
 class Bench {
@@ -79,6 +93,7 @@ class Bench {
     const Best time = best_of(3, [&] {
       for (const auto& job : jobs) model_->run(graph, job);
     });
+    prefill_speed_ = 512 / time.wall;
     std::printf("prefill 512, chunk %-4u %8.1f tok/s %8.1f per CPU second\n", chunk,
                 512 / time.wall, 512 / time.cpu);
   }
@@ -104,9 +119,44 @@ class Bench {
                 batch * kSteps / time.wall, batch * kSteps / time.cpu);
   }
 
+  // All cells of a lane moved to and from a buffer beside memcpy; half of them discarded and the
+  // rest moved down and turned, beside prefilling as many again.
+  void kv(uint32_t threads) {
+    KvClient kv(device_, *model_);
+    const uint32_t cells = kv.info.cells;
+    const size_t bytes = cells * kv.info.bytes_per_cell;
+    std::vector<char> from(bytes, 1), to(bytes, 2);
+    char* const room = kv.room(bytes);
+    const Best plain = copy_of(to.data(), from.data(), bytes, threads);
+    const auto show = [&](const char* name, const std::vector<KvAsk>& asks, const Best& limit) {
+      const Best time = best_of(9, [&] {
+        for (const KvAsk& ask : asks)
+          if (kv.run(ask) != CALD_OK) throw std::runtime_error(kv.failure.text);
+      });
+      std::printf("%-20s %8.1f GB/s %7.2f ms %5.1f %% of memcpy\n", name,
+                  static_cast<double>(bytes) / time.wall * 1e-9, time.wall * 1e3,
+                  limit.wall / time.wall * 100);
+      return time;
+    };
+    std::memset(room, 0, bytes);
+    show("kv write", {{CALD_KV_WRITE, 0, 0, cells}}, plain);
+    show("kv read", {{CALD_KV_READ, 0, 0, cells}}, plain);
+    show("kv lane_copy", {{CALD_KV_LANE_COPY, 0, 0, cells, 1}}, plain);
+    show("kv clear", {{CALD_KV_CLEAR, 2, 0, cells}}, plain);
+    const uint32_t keep = 5, discard = (cells - keep) / 2, rest = cells - keep - discard;
+    const Best shift = show("kv shift by half",
+                            {{CALD_KV_RANGE_COPY, 0, keep + discard, rest, 0, keep},
+                             {CALD_KV_ROTATE, 0, keep, rest, 0, 0, -static_cast<int32_t>(discard)}},
+                            plain);
+    // Prefill speeds were of 512 tokens from position 0 on: later ones cost more.
+    std::printf("that is %.2f %% of prefilling %u tokens again at the speed of chunk 512\n",
+                shift.wall / (rest / prefill_speed_) * 100, rest);
+  }
+
  private:
   TinyShape shape_;
   Device device_;
+  double prefill_speed_ = 1;  // tokens a second
   std::unique_ptr<Model> model_;
 };
 
@@ -124,7 +174,9 @@ int main(int argc, char** argv) try {
   shape.file_dtype = CALD_BF16;
   TinyModel source(shape);
   std::vector<uint32_t> counts;
-  for (int i = 1; i < argc; ++i) counts.push_back(static_cast<uint32_t>(std::atoi(argv[i])));
+  const bool kv_only = argc > 1 && std::string(argv[1]) == "kv";
+  for (int i = kv_only ? 2 : 1; i < argc; ++i)
+    counts.push_back(static_cast<uint32_t>(std::atoi(argv[i])));
   if (counts.empty()) counts = {1, 2};
   for (uint32_t threads : counts) {
     std::printf("-- %u thread(s), %s, load average %s\n", threads,
@@ -132,7 +184,10 @@ int main(int argc, char** argv) try {
     std::printf("limits: memory read %.1f GB/s, F32 multiply-add %.0f GFLOP/s\n",
                 read_gigabytes_per_second(threads), fma_gigaflops(threads));
     Bench bench(source, source.package(), threads);
-    for (uint32_t chunk : {128u, 512u}) bench.prefill(chunk);
+    bench.prefill(512);
+    bench.kv(threads);
+    if (kv_only) continue;
+    bench.prefill(128);
     for (uint32_t batch : {1u, 4u, 8u, 16u}) bench.decode(batch, 0);
     bench.decode(1, 1900);
     bench.decode(8, 1900);
