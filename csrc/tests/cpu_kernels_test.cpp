@@ -234,3 +234,55 @@ TEST(rounding_of_acts_is_the_layout_layer_s) {
       }
   }
 }
+
+// Cells are moved byte for byte, whatever the size, the alignment and the kind of stores.
+TEST(cells_between_panels_and_rows) {
+  const auto word = [](size_t i) { return static_cast<unsigned char>(i * 131 + i / 256); };
+  for (const Kernels* k : all_kernels())
+    for (const size_t rows : {1, 3, 8, 16, 40, 64})
+      for (const size_t columns : {1, 7, 8, 21, 32})
+        for (const size_t shift : {0, 64, 2}) {
+          const size_t src_stride = 33 * 4 + shift, dst_stride = 64 * 5;
+          std::vector<unsigned char> src(rows * src_stride + 64), dst(33 * dst_stride + 128, 0xEE);
+          for (size_t i = 0; i < src.size(); ++i) src[i] = word(i);
+          unsigned char* to = dst.data() + (64 - reinterpret_cast<uintptr_t>(dst.data()) % 64) % 64;
+          std::vector<unsigned char> wanted(33 * dst_stride, 0xEE);
+          for (size_t c = 0; c < columns; ++c)
+            for (size_t r = 0; r < rows; ++r)
+              std::memcpy(&wanted[c * dst_stride + r * 4], &src[r * src_stride + c * 4 + shift % 4],
+                          4);
+          for (const bool stream : {false, true}) {
+            std::memset(to, 0xEE, wanted.size());
+            k->cells.transpose(src.data() + shift % 4, src_stride, rows, columns, to, dst_stride,
+                               stream);
+            k->cells.fence();
+            CHECK(std::memcmp(to, wanted.data(), wanted.size()) == 0);
+          }
+        }
+}
+
+TEST(pairs_are_split_and_joined) {
+  for (const Kernels* k : all_kernels())
+    for (const size_t width : {2, 8, 16, 20, 32})
+      for (const size_t stride : {64, 66, 384})
+        for (const bool stream : {false, true}) {
+          constexpr size_t kPairs = 5;
+          alignas(64) unsigned char panel[kPairs * 128], back[kPairs * 128];
+          alignas(64) unsigned char rows[2 * kPairs * 384];
+          for (size_t i = 0; i < sizeof panel; ++i)
+            panel[i] = static_cast<unsigned char>(i * 37 + i / 256);
+          std::memset(rows, 0xEE, sizeof rows);
+          std::memset(back, 0xEE, sizeof back);
+          k->cells.split_pairs(panel, kPairs, width, rows, stride, stream);
+          k->cells.fence();
+          for (size_t r = 0; r < 2 * kPairs; ++r)
+            for (size_t i = 0; i < stride; ++i) {
+              const size_t at = r / 2 * 128 + i / 2 * 4 + r % 2 * 2 + i % 2;
+              CHECK(rows[r * stride + i] == (i < width * 2 ? panel[at] : 0xEE));
+            }
+          k->cells.join_pairs(rows, stride, kPairs, width, back, stream);
+          k->cells.fence();
+          for (size_t i = 0; i < sizeof back; ++i)
+            CHECK(back[i] == (i % 128 < width * 4 ? panel[i] : 0xEE));
+        }
+}
