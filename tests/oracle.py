@@ -55,10 +55,17 @@ class Oracle:
         ids = np.asarray(tokens, np.int64)
         if ids.ndim != 1 or ids.size == 0 or ids.min() < 0 or ids.max() >= self.vocab:
             raise ValueError(f"tokens must be 1 or more ids in 0..{self.vocab - 1}")
+        return self.sequence().feed(ids, rows)
+
+    def sequence(self) -> OracleSequence:
+        """An empty sequence that keeps its keys and values."""
+        return OracleSequence(self)
+
+    def _run(self, lane: OracleSequence, ids: npt.NDArray[np.int64], rows: Sequence[int] | None) -> F64:
         x = self._weights["token_embd.weight"][ids].astype(np.float64)
-        angles = self._angles(len(ids))
+        angles = self._angles(np.arange(lane.length, lane.length + len(ids)))
         for layer in range(self.layers):
-            x = x + self._attention(self._norm(x, layer, "attn_norm"), layer, angles)
+            x = x + self._attention(self._norm(x, layer, "attn_norm"), layer, angles, lane)
             x = x + self._feed_forward(self._norm(x, layer, "ffn_norm"), layer)
         if rows is not None:
             x = x[np.asarray(rows, np.int64)]
@@ -86,9 +93,9 @@ class Oracle:
     def _norm(self, x: F64, layer: int, name: str) -> F64:
         return self._rms(x, self._weights[f"blk.{layer}.{name}.weight"])
 
-    def _angles(self, count: int) -> F64:
+    def _angles(self, positions: npt.NDArray[np.int64]) -> F64:
         exponent = np.arange(0, self.rope_dim, 2, dtype=np.float64) / self.rope_dim
-        angles: F64 = np.outer(np.arange(count, dtype=np.float64), self.rope_base**-exponent)
+        angles: F64 = np.outer(positions.astype(np.float64), self.rope_base**-exponent)
         return angles
 
     def _rope(self, x: F64, angles: F64) -> F64:
@@ -100,12 +107,13 @@ class Oracle:
         out[..., 1 : self.rope_dim : 2] = even * sin + odd * cos
         return out
 
-    def _attention(self, x: F64, layer: int, angles: F64) -> F64:
+    def _attention(self, x: F64, layer: int, angles: F64, lane: OracleSequence) -> F64:
         count = len(x)
         q = self._rope((x @ self._matrix(layer, "attn_q").T).reshape(count, self.heads, -1), angles)
         k = self._rope((x @ self._matrix(layer, "attn_k").T).reshape(count, self.kv_heads, -1), angles)
         v = (x @ self._matrix(layer, "attn_v").T).reshape(count, self.kv_heads, -1)
-        future = np.triu(np.ones((count, count), bool), 1)
+        k, v = lane.append(layer, k, v)
+        future = np.triu(np.ones((count, len(k)), bool), len(k) - count + 1)
         out = np.empty_like(q)
         for head in range(self.heads):
             shared = head // (self.heads // self.kv_heads)
@@ -121,6 +129,45 @@ class Oracle:
         up = x @ self._matrix(layer, "ffn_up").T
         out: F64 = (gate / (1 + np.exp(-gate)) * up) @ self._matrix(layer, "ffn_down").T
         return out
+
+
+class OracleSequence:
+    """The cells of one sequence in float64: keys and values of each layer, [cells, kv_heads, head_dim]."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        empty = np.zeros((0, oracle.kv_heads, oracle.head_dim))
+        self._oracle = oracle
+        self.keys = [empty] * oracle.layers
+        self.values = [empty] * oracle.layers
+
+    @property
+    def length(self) -> int:
+        """Cells that are filled; the next token's position."""
+        return len(self.keys[-1])
+
+    def feed(self, tokens: Sequence[int] | npt.NDArray[np.int64], rows: Sequence[int] | None = None) -> F64:
+        """Appends tokens; logits [len(rows), vocab], by default of each of them."""
+        return self._oracle._run(self, np.asarray(tokens, np.int64), rows)
+
+    def shift(self, keep: int, discard: int) -> None:
+        """Discards cells [keep, keep + discard); those behind move down, their own keys turned back.
+
+        Nothing is computed anew: with two layers or more, cells that stay have seen what was discarded.
+        """
+        if keep < 0 or discard < 1 or keep + discard > self.length:
+            raise ValueError(f"keep={keep}, discard={discard}: {self.length} cells are filled")
+        gone = slice(keep, keep + discard)
+        self.keys = [np.delete(k, gone, axis=0) for k in self.keys]
+        self.values = [np.delete(v, gone, axis=0) for v in self.values]
+        back = self._oracle._angles(np.full(self.length - keep, -discard))
+        for k in self.keys:
+            k[keep:] = self._oracle._rope(k[keep:], back)
+
+    def append(self, layer: int, keys: F64, values: F64) -> tuple[F64, F64]:
+        """Adds cells to one layer; all of its keys and values."""
+        self.keys[layer] = np.concatenate([self.keys[layer], keys])
+        self.values[layer] = np.concatenate([self.values[layer], values])
+        return self.keys[layer], self.values[layer]
 
 
 def _round_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -58,6 +58,33 @@ def test_position_matters(tmp_path: Path) -> None:
     assert relative_rms(oracle.logits([5, 6, 7])[2], oracle.logits([6, 5, 7])[2]) > 1e-3
 
 
+def test_a_sequence_goes_on(tmp_path: Path) -> None:
+    oracle = Oracle(make_llama(tmp_path / "t.gguf"))
+    tokens = np.random.default_rng(1).integers(0, 384, 20).tolist()
+    sequence = oracle.sequence()
+    parts = [sequence.feed(tokens[:7]), sequence.feed(tokens[7:8]), sequence.feed(tokens[8:])]
+    assert sequence.length == 20
+    np.testing.assert_allclose(np.concatenate(parts), oracle.logits(tokens), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_shift_is_a_fresh_sequence_in_one_layer_only(layers: int, tmp_path: Path) -> None:
+    oracle = Oracle(make_llama(tmp_path / "t.gguf", layers=layers))
+    tokens = np.random.default_rng(2).integers(0, 384, 30).tolist()
+    shifted, fresh = oracle.sequence(), oracle.sequence()
+    shifted.feed(tokens)
+    shifted.shift(4, 11)
+    fresh.feed(tokens[:4] + tokens[15:])
+    assert shifted.length == fresh.length == 19
+    for layer in range(layers):
+        same = np.allclose(shifted.keys[layer], fresh.keys[layer], rtol=0, atol=1e-9)
+        assert same == (layer == 0)
+    error = relative_rms(shifted.feed([5, 6, 7]), fresh.feed([5, 6, 7]))
+    assert (error < 1e-9) == (layers == 1)
+    with pytest.raises(ValueError, match="discard=0"):
+        shifted.shift(0, 0)
+
+
 def test_bf16_rounding_is_small_but_there(tmp_path: Path) -> None:
     path = make_llama(tmp_path / "t.gguf")
     exact, rounded = Oracle(path).logits(range(16)), Oracle(path, "bf16").logits(range(16))
