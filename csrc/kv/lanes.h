@@ -1,30 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fixed-capacity KV bookkeeping: who owns which lane, how far it is filled, which job may write it.
-// Knows no device, clock, tenant or Python; time is an argument. Thread-safe: one mutex, held for
-// a few instructions, under which nothing is called.
+// Fixed-capacity KV bookkeeping: who owns which lane, what its cells hold, which job may write it,
+// and which lanes nobody owns but keep a prefix. Knows no device, clock, tenant or Python; time is
+// an argument. Thread-safe: one mutex, held for a few instructions, under which nothing is called.
+//
+// A call that fails changes nothing, OUT_OF_HOST_MEMORY included. Common errors: INVALID_HANDLE for
+// a lease that ended, KV_POISONED, INVALID_STATE for a lane with a job in flight.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
+#include "kv/moves.h"
+#include "kv/prefix.h"
+#include "kv/sequence.h"
 
 namespace calrt::kv {
 
 enum class LaneState : uint8_t {
   FREE,
-  RESERVED,
+  RESERVED,  // owned, no graph job yet; perhaps filled by a prefix, a copy or a loaded state
   PREFILLING,
   DECODING,
-  DRAINING,
-  POISONED,
-  OFFLINE
+  DRAINING,  // its owner is gone, its job is not
+  PARKED,    // nobody's; keeps the cells of a prefix
+  POISONED,  // what its cells hold is unknown
+  OFFLINE    // not used any more by this table
 };
+inline constexpr int kLaneStates = 8;
 const char* lane_state_name(LaneState state);
 
 inline constexpr uint32_t kAnyLane = UINT32_MAX;
+inline constexpr uint32_t kScrubs = 2;  // that may fail before a lane is OFFLINE
+inline constexpr uint64_t kReservationTtlNs = 5'000'000'000;
 
 // Names one lease of one lane; stale once the lane was released.
 struct LaneRef {
@@ -35,14 +49,39 @@ struct LaneRef {
 
 struct LaneSnapshot {
   LaneState state;
-  uint32_t length;    // cells that hold a token
-  uint32_t reserved;  // cells promised
-  uint64_t job_seq;   // of the job in flight, 0 = none
+  uint32_t length;        // cells that hold a token, from the beginning
+  uint32_t reserved;      // cells promised
+  uint64_t job_seq;       // of the job in flight, 0 = none
+  bool canonical = true;  // no data move is pending
+  uint32_t pins = 0;      // readers of a parked lane
+  uint32_t failed_scrubs = 0;
 };
 
 struct Capacity {
   bool now;
-  uint32_t free, lanes, cells;
+  uint32_t free, lanes, cells;  // free: and parked lanes that would be evicted
+};
+
+// What to reserve.
+struct Need {
+  uint32_t tokens = 0;  // cells: the prompt and everything that may be generated
+  uint32_t prefer = kAnyLane;
+  bool only = false;  // `prefer` or nothing; then no prefix is looked for
+  uint64_t ttl_ns = kReservationTtlNs;
+  const Prefix* prompt = nullptr;  // whose beginning may be reused; null: none
+};
+
+// What a reserved lane begins with. At least the prompt's last token is left to be computed.
+struct Reuse {
+  enum class Kind : uint8_t {
+    NONE,
+    IN_PLACE,  // the cells are there
+    COPY,      // of the parked lane `id`: begin_reuse() gives the plan
+    HOSTED     // of blob `id`: write its first `tokens` cells by begin_write()
+  };
+  Kind kind = Kind::NONE;
+  uint32_t tokens = 0;
+  uint64_t id = 0;
 };
 
 class LaneTable;
@@ -56,6 +95,10 @@ class Reservation {
   ~Reservation();
   const LaneRef& ref() const { return ref_; }
   explicit operator bool() const { return table_ != nullptr; }
+  const Reuse& reuse() const { return reuse_; }
+  // The prefix whose cells still lie in the lane: it was parked there and made room. To keep it,
+  // read them (begin_spill) after commit() and before anything is written.
+  std::optional<PrefixEntry>& evicted() { return evicted_; }
   void release();
   // The lane is the caller's now: no TTL, no RAII; to be given back by LaneTable::release.
   Result<LaneRef> commit();
@@ -64,68 +107,214 @@ class Reservation {
   friend class LaneTable;
   std::shared_ptr<LaneTable> table_;
   LaneRef ref_;
+  Reuse reuse_;
+  std::optional<PrefixEntry> evicted_;
 };
 
 class LaneTable : public std::enable_shared_from_this<LaneTable> {
  public:
-  static std::shared_ptr<LaneTable> make(uint32_t lanes, uint32_t cells, uint32_t generation);
+  // `caps`: what can be done with data; an operation that needs more is UNSUPPORTED.
+  static std::shared_ptr<LaneTable> make(uint32_t lanes, uint32_t cells, uint32_t generation,
+                                         MoveCaps caps = MoveCaps::all());
 
   uint32_t lanes() const { return static_cast<uint32_t>(slots_.size()); }
   uint32_t cells() const { return cells_; }
+  const MoveCaps& caps() const { return caps_; }
 
-  // Advice: true when it was asked. OUT_OF_RANGE if `tokens` can never fit a lane.
+  // ---- admission (lanes.cpp) ----
+
+  // Advice: true when it was asked. OUT_OF_RANGE if `tokens` can never fit a lane. Takes no lock.
   Result<Capacity> can_allocate(uint32_t tokens) const;
-  // The promise. KV_NO_CAPACITY if no lane (or not `prefer` when `only` is set) is free,
+  // The promise. KV_NO_CAPACITY if no lane (or not `prefer` when `only` is set) is to be had,
   // OUT_OF_RANGE if it can never fit. The lane is FREE again at now_ns + ttl_ns unless committed.
+  Result<Reservation> try_reserve(const Need& need, uint64_t now_ns);
   Result<Reservation> try_reserve(uint32_t tokens, uint64_t now_ns, uint32_t prefer = kAnyLane,
-                                  bool only = false, uint64_t ttl_ns = 5'000'000'000);
+                                  bool only = false, uint64_t ttl_ns = kReservationTtlNs);
   // Frees reservations whose TTL has passed; their number.
   uint32_t expire(uint64_t now_ns);
-
-  // A job writes cells [length, length + n) of the lane. One job per lane: INVALID_STATE otherwise.
-  Result<void> begin_job(const LaneRef& ref, uint64_t job_seq, uint32_t n, bool prefill);
-  // The job ended: its cells count if `ok`; POISONED if not ok and `written`. A job_seq that is not
-  // the lane's current one is counted as stale and dropped (false).
-  bool end_job(const LaneRef& ref, uint64_t job_seq, bool ok, bool written);
   // Gives the lane back: FREE, or DRAINING until its job has ended.
   Result<void> release(const LaneRef& ref);
-  // Cells [length, ...) are forgotten: metadata only, always possible.
-  Result<void> truncate(const LaneRef& ref, uint32_t length);
+  // Lanes to be had: free ones, and parked ones that nobody reads. Takes no lock.
+  uint32_t free_lanes() const { return available_.load(std::memory_order_acquire); }
+
+  // ---- jobs (lane_jobs.cpp); job_seq is unique and rises on each lane ----
+
+  // A graph job writes cells [length, length + n) of the lane. INVALID_STATE if it has a job or a
+  // data move is pending.
+  Result<void> begin_job(const LaneRef& ref, uint64_t job_seq, uint32_t n, bool prefill);
+  // The job ended: what it wrote counts if `ok`; POISONED if not ok and `written` (a lane that was
+  // only read stays good). A job_seq that is not the lane's current one is counted as stale and
+  // dropped (false).
+  bool end_job(const LaneRef& ref, uint64_t job_seq, bool ok, bool written);
+
+  // Data moves: the lanes of the plan are busy with `job_seq` until end_job(), which a plan has
+  // once, however many jobs run it. Not ok and nothing written: all is as before, also what is
+  // pending. An empty plan means that it is done already: there is nothing to end.
+
+  // What the sequence operations left pending. KV_INVALID_SEQUENCE names a hole or a position that
+  // is there twice.
+  Result<Plan> begin_apply(const LaneRef& ref, uint64_t job_seq);
+  // `to` becomes a copy of [p0, p1) of `from`, at the same cells. end_job() of `to` ends both.
+  // Another lane's copy of nothing empties it.
+  Result<Plan> begin_copy(const LaneRef& from, const LaneRef& to, int64_t p0, int64_t p1,
+                          uint64_t job_seq, Compat compat = Compat::STRICT);
+  // The lane becomes `n` cells that the caller writes: a loaded state, a hosted prefix.
+  Result<Plan> begin_write(const LaneRef& ref, uint64_t job_seq, uint32_t n);
+  // The lane's cells are read, and stay as they are meanwhile. Needs a canonical lane.
+  Result<Plan> begin_read(const LaneRef& ref, uint64_t job_seq);
+  // The copy that Reuse::COPY announced, from a parked lane that stays as it is.
+  Result<Plan> begin_reuse(const LaneRef& ref, uint64_t job_seq);
+  // Reads the cells of the prefix that this lease evicted. INVALID_STATE once they were written.
+  Result<Plan> begin_spill(const LaneRef& ref, uint64_t job_seq);
+  // end_job() of a plan.
+  bool end_move(const LaneRef& ref, uint64_t job_seq, bool ok, bool written) {
+    return end_job(ref, job_seq, ok, written);
+  }
+
+  // ---- poison and recovery (lane_jobs.cpp) ----
+
   // A poisoned lane whose device writes have ended becomes FREE again (its content is rewritten
   // from cell 0 by the next owner).
   Result<void> scrubbed(uint32_t lane);
+  // The scrub did not help: POISONED still, OFFLINE after the second time. The new state.
+  Result<LaneState> scrub_failed(uint32_t lane);
   // Poisoned lanes become empty: FREE, or their owner's again with length 0, to be written anew
   // from cell 0. Only those that job `job_seq` was the last to write; 0 = all. Their numbers.
   std::vector<uint32_t> scrub(uint64_t job_seq);
+  // Poisoned lanes, or those that job `job_seq` (0: any) was the last to write; `unowned`: that
+  // were given back too.
+  std::vector<uint32_t> poisoned(uint64_t job_seq, bool unowned) const;
+  uint32_t poisoned_lanes() const { return poisoned_.load(std::memory_order_acquire); }  // no lock
+  uint32_t offline_lanes() const;
+  // One at a time tries a poisoned lane: INVALID_STATE for the others. If it works it is empty, and
+  // FREE or its owner's again; if not it stays POISONED, and is OFFLINE after the second time. The
+  // new state.
+  Result<void> begin_scrub(uint32_t lane);
+  Result<LaneState> end_scrub(uint32_t lane, bool works);
+  // The device is lost: every lane is OFFLINE, every lease stale, every later completion too.
+  void take_offline();
+
+  // ---- sequences (lane_sequences.cpp): llama.cpp's meaning, one lane a sequence ----
+  // Bookkeeping at once, O(runs); what data has to follow is pending until begin_apply().
+  // UNSUPPORTED if `caps` cannot make it follow; OUT_OF_RANGE and INVALID_ARGUMENT name the field.
+
+  Result<void> seq_rm(const LaneRef& ref, int64_t p0, int64_t p1, Compat compat = Compat::STRICT);
+  // On every owned lane (llama's sequence -1), or on none.
+  Result<void> seq_rm_all(int64_t p0, int64_t p1, Compat compat = Compat::STRICT);
+  // Other lanes are other streams and stay.
+  Result<void> seq_keep(const LaneRef& ref);
+  Result<void> seq_add(const LaneRef& ref, int64_t p0, int64_t p1, int64_t d,
+                       Compat compat = Compat::STRICT);
+  Result<void> seq_div(const LaneRef& ref, int64_t p0, int64_t p1, int64_t d,
+                       Compat compat = Compat::STRICT);
+  // As begin_copy() without data: for a table that has no device.
+  Result<void> seq_cp(const LaneRef& from, const LaneRef& to, int64_t p0, int64_t p1,
+                      Compat compat = Compat::STRICT);
+  Result<void> clear(const LaneRef& ref);
+  // Keeps the first `keep`, discards `discard` (0 = half) behind them, moves the rest down.
+  Result<Shift> shift(const LaneRef& ref, int64_t keep, int64_t discard);
+  // Cells [length, ...) are forgotten: metadata only, always possible.
+  Result<void> truncate(const LaneRef& ref, uint32_t length);
+  Result<int32_t> pos_min(const LaneRef& ref) const;  // -1 if empty
+  Result<int32_t> pos_max(const LaneRef& ref) const;
+  Result<Sequence> sequence(const LaneRef& ref) const;
+
+  // ---- parked lanes and hosted blobs (lane_parking.cpp); UNSUPPORTED if not enabled ----
+
+  // Once, before anything is parked: a key every `every` tokens, and bytes for blobs.
+  Result<void> enable_prefixes(uint32_t every, HostLimits limits = {});
+  // The owner's idle, canonical lane keeps its cells for others; the lease ends. `prefix.tokens`
+  // are those of all its cells, at least `every`. Moved from only if it succeeded.
+  Result<void> park(const LaneRef& ref, Prefix&& prefix, int32_t priority);
+  // What of Reuse::COPY or HOSTED was not used yet is let go.
+  Result<void> drop_reuse(const LaneRef& ref);
+  // The parked lane is FREE. INVALID_STATE if someone reads it.
+  Result<void> unpark(uint32_t lane);
+  // All prefixes that nobody reads are forgotten, hosted ones too; how many.
+  Result<uint32_t> clear_prefixes();
+  // As PrefixIndex has them.
+  Result<PrefixMatch> find_prefix(const Prefix& wanted) const;
+  Result<uint64_t> begin_hosted(Prefix&& prefix, uint64_t bytes, int32_t priority,
+                                std::vector<uint64_t>* evicted);
+  Result<void> end_hosted(uint64_t blob, bool ok);
+  Result<void> drop_hosted(uint64_t blob);
+  bool has_hosted(uint64_t blob) const;
+  PrefixCounters prefix_counters() const;
+  uint64_t hosted_bytes() const;
+  size_t drain_events(std::span<PrefixEvent> out);
+
+  // ---- what is (lane_integrity.cpp) ----
 
   LaneSnapshot snapshot(uint32_t lane) const;
   Result<LaneSnapshot> snapshot(const LaneRef& ref) const;
   uint64_t stale_completions() const;
-  uint32_t free_lanes() const;
   // Every invariant of the table; the first broken one is named.
   Result<void> check_integrity() const;
 
  private:
   friend class Reservation;
+  // What the job in flight does with the lane.
+  enum class Job : uint8_t { NONE, GRAPH, READ, MOVE };
   struct Slot {
+    explicit Slot(uint32_t cells) : sequence(cells), next(cells) {}
     LaneState state = LaneState::FREE;
+    Job job = Job::NONE;
     bool committed = false;
-    uint32_t length = 0, reserved = 0, job_cells = 0;
+    uint32_t reserved = 0, job_cells = 0;
+    uint32_t spillable = 0;  // cells of the evicted prefix, until something is written
+    uint32_t failed_scrubs = 0;
+    bool scrubbing = false;    // somebody tries it
+    uint32_t from = kAnyLane;  // of a copy: the lane whose job ends with this one
     uint64_t lease = 0, job_seq = 0, expires_ns = 0, last_used = 0;
     uint64_t last_seq = 0;  // survives leases: job_seq rises per lane
+    Sequence sequence;
+    Sequence next;  // of a MOVE: what it holds afterwards
+    Reuse reuse;    // COPY, HOSTED: pinned
   };
-  LaneTable(uint32_t lanes, uint32_t cells, uint32_t generation);
+  // The mutex held; what can_allocate() answers is brought up to date at the end.
+  class Change;
+
+  LaneTable(uint32_t lanes, uint32_t cells, uint32_t generation, MoveCaps caps);
   Result<void> check_fits(uint32_t tokens) const;
+  Error bad_lane(uint32_t lane) const;
   // The rest with the mutex held.
   Result<Slot*> find(const LaneRef& ref);
-  uint32_t count_free() const;
+  Result<const Slot*> find(const LaneRef& ref) const;
+  // Whose lane has no job and is not poisoned.
+  Result<Slot*> find_idle(const LaneRef& ref);
+  Result<const Slot*> find_whole(const LaneRef& ref) const;  // not poisoned
+  // That `job_seq` may begin a job on.
+  Result<Slot*> find_ready(const LaneRef& ref, uint64_t job_seq);
+  Reuse find_reuse(const Need& need) const;
+  Result<void> count_reuse(const Need& need, const Reuse& reuse);  // and pins it
+  Result<uint32_t> choose(const Need& need) const;
   uint32_t expire_locked(uint64_t now_ns);
+  void set_state(Slot& slot, LaneState state);
+  void begin(Slot& slot, Job job, uint64_t job_seq);
+  void end(Slot& slot, bool ok, bool written);
   void make_free(Slot& slot);
-  static void forget_owner(Slot& slot);
+  void forget_owner(Slot& slot);
+  void let_go(Slot& slot);  // of what it was to reuse
+  bool can(SeqOp op) const;
+  Result<void> check_op(SeqOp op) const;  // UNSUPPORTED unless it can
+  Result<void> check_rm(const Sequence& sequence, int64_t p0, int64_t p1, Compat compat) const;
+  Result<Sequence> copy_of(const Sequence& from, int64_t p0, int64_t p1, Compat compat) const;
+  Plan copy_plan(uint32_t from, uint32_t to, const Sequence& held) const;
+  Result<PrefixIndex*> prefixes();
+  LaneSnapshot describe(uint32_t lane) const;
+  Result<Slot*> find_poisoned(uint32_t lane);
+  const char* broken_rule(const Slot& slot) const;  // null if none
+  Result<void> check_lane(uint32_t lane) const;
 
   mutable std::mutex mutex_;
   std::vector<Slot> slots_;
   const uint32_t cells_, generation_;
+  const MoveCaps caps_;
+  std::array<How, kSeqOps> hows_{};  // of `caps_`
+  std::optional<PrefixIndex> prefixes_;
+  std::array<uint32_t, kLaneStates> counts_{};  // of lanes by state
+  std::atomic<uint32_t> available_{0}, poisoned_{0};
+  uint32_t promised_ = 0;  // reservations that can expire
   uint64_t next_lease_ = 1, uses_ = 0, stale_ = 0;
 };
 
