@@ -245,13 +245,23 @@ def test_reload_is_a_new_generation(null_package: Path) -> None:
 
 def test_many_failures_replace_a_device_once(null_package: Path) -> None:
     budget = calrt.RecoveryBudget(attempts=1)
-    with bench(null_package, "submit status=DEVICE_LOST") as b:
+    with bench(null_package, "submit status=DEVICE_LOST / device_open delay_ms=200") as b:  # all meet
         failures = [b.failure() for _ in range(8)]
         with ThreadPoolExecutor(4) as pool:
             answers = list(pool.map(lambda error: error.recover(budget=budget), failures))
         assert len({id(answer) for answer in answers}) == 1
         assert budget.left("null") == 0
         answers[0].close()
+
+
+def test_a_replacement_that_was_closed_is_replaced_itself(null_package: Path) -> None:
+    with bench(null_package, "submit status=DEVICE_LOST") as b:
+        failures = [b.failure() for _ in range(2)]
+        with failures[0].recover(budget=PLENTY) as first:
+            assert failures[1].recover(budget=PLENTY) is first
+        with failures[1].recover(budget=PLENTY) as second:
+            assert second is not first
+            assert not second.closed
 
 
 @pytest.mark.parametrize("rules", ["submit status=DEVICE_LOST", "submit status=30", "submit status=-1"])

@@ -192,6 +192,17 @@ TEST(close_wakes_all_and_loans_outlive_the_pool) {
   CHECK(Thing::living == 0);
 }
 
+TEST(what_comes_back_after_the_close_is_not_kept) {
+  auto pool = make(2, 2);
+  auto idle = *pool->acquire(0), held = *pool->acquire(0);
+  idle.reset();
+  CHECK(Thing::living == 2);
+  pool->close();
+  CHECK(Thing::living == 1);
+  held.reset();
+  CHECK(Thing::living == 0 && pool->stats().free == 2);
+}
+
 TEST(the_queue_has_a_bound) {
   auto bounded = settings(1, 1);
   bounded.most_waiting = 2;
