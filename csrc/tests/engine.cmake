@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # KV bookkeeping, sampler and engine.
 calrt_test(lanes)
+calrt_test(sequence)
 calrt_test(blob)
 calrt_test(prefix)
 calrt_test(prefix_model)
