@@ -9,6 +9,7 @@ not know yet, its test says so.
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 import math
 from collections.abc import Callable, Iterator
@@ -41,11 +42,28 @@ TAKEN = {
     "Tensor.row.index": {"-1"},  # from the end
     "bf16_from_f32.a": {*NUMBERS, *WHOLE},  # a number is an array without dimensions
     "Buffer.write.data": {"float32"},  # its bytes
+    "Kv.restore.data": {"float32"},
+    "Kv.state.out": {"None"},
+    **{
+        f"{of}.{method}.{p}": {"-1"}
+        for of in ("Kv", "LaneTable", "Allocator")
+        for method in (
+            "seq_rm",
+            "seq_cp",
+            "seq_add",
+            "seq_div",
+            "begin_copy",
+            "shift",
+            "park",
+            "begin_hosted",
+        )
+        for p in ("p0", "p1", "d", "keep", "discard", "priority")
+    },  # positions from the beginning, to the end
 }
 # Protocols of Python have exceptions of their own.
 OTHER_ERRORS = {"__dlpack__": BufferError, "__getitem__": IndexError}
 # Made by calrt alone, or by their owner's method; records; numbers.
-NO_CONSTRUCTOR = {"Device", "Model", "Sequence"}
+NO_CONSTRUCTOR = {"Device", "Kv", "Model", "Sequence"}
 WITHOUT_CHECKS = {"Capability", "DeviceInfo", "Status"}
 SKIPPED = {"Sequence.reserve"}  # Model.sequence is its door
 
@@ -81,8 +99,17 @@ def _from_stub() -> Iterator[Callee]:
             yield callee("", node)
         elif isinstance(node, ast.ClassDef):
             for item in node.body:
-                if isinstance(item, ast.FunctionDef) and item.name not in ("__exit__", "__buffer__"):
+                if isinstance(item, ast.FunctionDef) and item.name not in (
+                    "__exit__",
+                    "__buffer__",
+                    "__eq__",
+                ):
                     yield callee(node.name, item)
+
+
+def of_class(value: type) -> Iterator[tuple[str, Any]]:
+    bases = value.__mro__ if value is calrt.kv.Kv else (value,)
+    return ((name, item) for base in bases for name, item in vars(base).items())
 
 
 def _from_python() -> Iterator[Callee]:
@@ -99,13 +126,13 @@ def _from_python() -> Iterator[Callee]:
         )
 
     yield callee("bf16", "view", calrt.bf16.view)
-    for name in calrt.__all__:
-        value = getattr(calrt, name)
+    public = {name: getattr(calrt, name) for name in calrt.__all__}
+    for name, value in {**public, "Kv": calrt.kv.Kv, "Allocator": calrt.kv.Allocator}.items():
         if inspect.isfunction(value):
             yield callee("calrt", name, value)
         if not inspect.isclass(value) or value.__module__ == "calrt._core" or name in WITHOUT_CHECKS:
             continue
-        for method, function in vars(value).items():
+        for method, function in of_class(value):
             made = method == "__init__" and name not in NO_CONSTRUCTOR and not issubclass(value, Exception)
             if made or not method.startswith("_"):
                 function = getattr(function, "__func__", function)
@@ -134,6 +161,10 @@ class World:
         self.context = self.graph.context(lanes=[self.lane])
         self.tensor = self.job.outputs["logits"]
         self.buffer = device.alloc(64)
+        self.allocator = calrt.kv.Allocator(4, 64)
+        self.allocator.enable_prefixes(4)
+        self.lease = self.allocator.try_reserve(8, 0).commit()
+        waiter = model.kv.native.enqueue(8)
         columns = self.tensor.shape[1]
         self.runner = _core.StepRunner(native)
         self.native: dict[str, Any] = {
@@ -148,14 +179,19 @@ class World:
             "Job": self.job,
             "Completions": _core.Completions(),
             "Tensor": self.tensor,
-            "Kv": model.kv,
+            "Kv": model.kv.native,
             "Lane": self.lane,
+            "LaneWaiter": waiter,
+            "LaneRef": self.lease,
+            "LaneTable": self.allocator._native,
             "Sampler": _core.Sampler(columns, columns, {}),
             "StepRunner": self.runner,
         }
         self.python: dict[str, Any] = {
             "Device": device,
             "Model": model,
+            "Kv": model.kv,
+            "Allocator": self.allocator,
             "Sequence": self.sequence,
             "RecoveryBudget": calrt.RecoveryBudget(),
             "CalrtError": calrt.CapacityError("no room"),
@@ -176,7 +212,16 @@ class World:
             "unpack_f32.out": np.zeros(4, np.float32), "Device.load.model": package,
             "Device.footprint.model": package, "Device.package.model": package,
             "Kv.snapshot.lane": 0, "Sampler.__init__.tokens": columns,
-            "Kv.can_allocate.tokens": 1, "Kv.reserve.tokens": 1, "Kv.try_reserve.tokens": 1,
+            **{f"{of}.{method}.tokens": 1 for of in ("Kv", "LaneTable", "Allocator")
+               for method in ("can_allocate", "reserve", "areserve", "enqueue", "try_reserve")},
+            "cells": 8, "source": self.lane, "target": self.lane, "p0": 0, "p1": 1, "d": 1,
+            "keep": 0, "held": [1], "wanted": [1], "least": 1, "completions": _core.Completions(),
+            "now_ns": 0, "job_seq": 1, "n": 1, "every": 4, "blob": 1, "works": True,
+            **{f"{of}.{p}": value for of in ("LaneTable", "Allocator") for p, value in
+               (("lane", self.lease), ("source", self.lease), ("target", self.lease))},
+            **{f"{of}.{method}.lane": 0 for of in ("LaneTable", "Allocator")
+               for method in ("begin_scrub", "end_scrub", "unpark")},
+            "LaneTable.__init__.lanes": 1, "Allocator.__init__.lanes": 1,
         }  # fmt: skip
 
     def submit(self) -> calrt.Job:
@@ -185,7 +230,8 @@ class World:
 
     def function(self, where: str, callee: Callee) -> Callable[..., Any]:
         if callee.name == "__init__":
-            made: Callable[..., Any] = getattr(_core if where == "_core" else calrt, callee.owner)
+            module = _core if where == "_core" else calrt if hasattr(calrt, callee.owner) else calrt.kv
+            made: Callable[..., Any] = getattr(module, callee.owner)
             return made
         if not callee.owner:
             return getattr(_core, callee.name)  # type: ignore[no-any-return]
@@ -194,7 +240,7 @@ class World:
         return getattr(owners[callee.owner], callee.name)  # type: ignore[no-any-return]
 
     def good_value(self, callee: Callee, name: str) -> Any:
-        for key in (f"{callee.path}.{name}", name):
+        for key in (f"{callee.path}.{name}", f"{callee.owner}.{name}", name):
             if key in self.good:
                 return self.good[key]
         raise AssertionError(f"give World.good a value for {callee.path}.{name}")
@@ -228,6 +274,8 @@ def test_a_bad_argument_is_named(world: World, where: str, callee: Callee) -> No
             refusal: Any = None
             try:
                 answer = function(**{**good, name: value})
+                if inspect.iscoroutine(answer):
+                    answer = asyncio.run(answer)
             except Exception as error:
                 refusal = error
             else:

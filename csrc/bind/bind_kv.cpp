@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kv and Lane: reservations of a model's lanes.
+// Kv and Lane: reservations of a model's lanes, and what is known of them.
 #include <pybind11/stl.h>
 
 #include "bind/kv_objects.h"
@@ -10,164 +10,253 @@ namespace {
 
 constexpr double kReserveS = 60;  // wait of reserve() without a timeout
 
-// Asked on the waiting thread: the device was closed, or Python has a signal to handle, whose error
-// stays set for the caller to raise.
+std::shared_ptr<PyLane> reserve_lane(
+    const PyKv& self, Arg<"tokens", uint32_t> tokens, Arg<"timeout", std::optional<double>> timeout,
+    Arg<"cancel", std::optional<std::shared_ptr<engine::CancelToken>>> token) {
+  const uint64_t until = deadline_in("timeout", timeout->value_or(kReserveS));
+  engine::CancelToken* cancel = *token ? (*token)->get() : nullptr;
+  Model& model = *self.runner->model();
+  const kv::LaneRef lane = run_on(self, [&]() -> Result<kv::LaneRef> {
+    self.runner->sweep();
+    CALRT_TRY_ASSIGN(kv::Reservation reserved,
+                     self.runner->queue()->reserve(tokens, until, {&interrupted, &model}, cancel));
+    return reserved.commit();
+  });
+  return lane_object(self.runner, lane);
+}
+
+std::shared_ptr<PyWaiter> enqueue_for_lane(
+    const PyKv& self, Arg<"tokens", uint32_t> tokens, Arg<"timeout", std::optional<double>> timeout,
+    Arg<"cancel", std::optional<std::shared_ptr<engine::CancelToken>>> token) {
+  const uint64_t until = deadline_in("timeout", timeout->value_or(kReserveS));
+  engine::CancelToken* cancel = *token ? (*token)->get() : nullptr;
+  auto waiter = std::make_shared<PyWaiter>();
+  waiter->runner = self.runner;
+  waiter->waiter = run_on(self, [&] {
+    self.runner->sweep();
+    return self.runner->queue()->enqueue(tokens, until, cancel);
+  });
+  return waiter;
+}
+
+std::shared_ptr<PyLane> try_reserve_lane(const PyKv& self, Arg<"tokens", uint32_t> tokens,
+                                         Arg<"prefer", std::optional<uint32_t>> prefer,
+                                         Arg<"only", bool> only,
+                                         Arg<"prompt", std::optional<std::vector<int32_t>>> prompt,
+                                         Arg<"salt", std::string> salt) {
+  kv::Need need;
+  need.tokens = tokens;
+  need.prefer = preferred_lane(self.table(), *prefer, *only);
+  need.only = only;
+  if (!*prompt) {
+    const kv::LaneRef lane = run_on(self, [&]() -> Result<kv::LaneRef> {
+      CALRT_TRY_ASSIGN(kv::Reservation reserved, self.table().try_reserve(need, now_ns()));
+      return reserved.commit();
+    });
+    return lane_object(self.runner, lane);
+  }
+  const engine::MoveCall call = self.move_call(std::nullopt);
+  const kv::LaneRef lane = run_on(self, [&]() -> Result<kv::LaneRef> {
+    CALRT_TRY_ASSIGN(const auto prefixes, self.runner->prefixes());
+    CALRT_TRY_ASSIGN(const kv::Prefix wanted, prefixes->prefix(**prompt, *salt));
+    need.prompt = &wanted;
+    CALRT_TRY_ASSIGN(kv::Reservation reserved, self.table().try_reserve(need, now_ns()));
+    CALRT_TRY_ASSIGN(const engine::PreparedLane ready,
+                     prefixes->prepare(std::move(reserved), call));
+    return ready.lane;
+  });
+  return lane_object(self.runner, lane);
+}
+
+std::vector<uint32_t> scrub_lanes(const PyKv& self, Arg<"job_seq", uint64_t> job_seq) {
+  return run_on(self, [&]() -> Result<std::vector<uint32_t>> {
+    self.runner->sweep();
+    std::vector<uint32_t> lanes =
+        self.runner->scrubber()->scrub(self.table().poisoned(job_seq, false));
+    self.runner->queue()->lane_freed();
+    return lanes;
+  });
+}
+
+// "3 of 8 cells", "5 of 8 cells, positions [2, 4) are a hole: ...", "released".
+std::string describe_lease(const engine::LaneLease& lease) {
+  const auto now = lease.snapshot();
+  const auto ref = lease.ref();
+  if (!now.ok() || !ref.ok()) return "released";
+  const auto sequence = lease.queue()->table()->sequence(*ref);
+  if (!sequence.ok()) return sequence.error().message;
+  const std::string pending = sequence->pending();
+  return std::to_string(sequence->cells()) + " of " + std::to_string(now->reserved) + " cells" +
+         (pending.empty() ? "" : ", " + pending);
+}
+
+template <class Field>
+auto of_snapshot(const PyLane& self, Field field) {
+  return unwrap(without_gil([&] { return self.lease->snapshot(); })).*field;
+}
+
+void bind_lane(py::module_& m) {
+  py::classh<PyLane>(m, "Lane", py::is_final(), plain_type(),
+                     "One leased lane; given back by release(), `with` or garbage collection.")
+      .def_property_readonly(
+          "index", [](const PyLane& self) { return self.lease->lane(); }, "Number of the lane.")
+      .def_property_readonly(
+          "length", [](const PyLane& self) { return of_snapshot(self, &kv::LaneSnapshot::length); },
+          "Cells that hold a token, from the beginning.")
+      .def_property_readonly(
+          "reserved",
+          [](const PyLane& self) { return of_snapshot(self, &kv::LaneSnapshot::reserved); },
+          "Cells promised to this lease.")
+      .def_property_readonly(
+          "pending",
+          [](const PyLane& self) -> std::optional<std::string> {
+            const auto sequence = unwrap(without_gil([&]() -> Result<kv::Sequence> {
+              CALRT_TRY_ASSIGN(const kv::LaneRef ref, self.lease->ref());
+              return self.lease->queue()->table()->sequence(ref);
+            }));
+            if (sequence.canonical()) return std::nullopt;
+            return sequence.pending();
+          },
+          "What keeps graphs from running on the lane, and what to do about it: a shift to be "
+          "applied, a hole, a position that is there twice. None if nothing does.")
+      .def(
+          "truncate",
+          [](const PyLane& self, Arg<"length", uint32_t> length) {
+            unwrap(without_gil([&] { return self.lease->truncate(length); }));
+          },
+          py::arg("length"),
+          "Forgets the cells from `length` on; StateError while a job runs on the lane.")
+      .def(
+          "release", [](const PyLane& self) { without_gil([&] { self.lease->release(); }); },
+          "Gives the lane back, once its job (if any) has ended. Idempotent.")
+      .def("__enter__", [](const py::object& self) { return self; })
+      .def(
+          "__exit__",
+          [](const PyLane& self, const py::object&, const py::object&, const py::object&) {
+            without_gil([&] { self.lease->release(); });
+          },
+          py::arg("kind"), py::arg("value"), py::arg("tb"))
+      .def("__repr__", [](const PyLane& self) {
+        return "<calrt.Lane " + std::to_string(self.lease->lane()) + ": " +
+               without_gil([&] { return describe_lease(*self.lease); }) + ">";
+      });
+}
+
+}  // namespace
+
 bool interrupted(void* model) {
   if (!static_cast<const Model*>(model)->check_open().ok()) return true;
   const GilTaken gil;
   return !gil || PyErr_CheckSignals() != 0;
 }
 
-std::shared_ptr<PyLane> commit(const PyKv& self, Result<kv::Reservation> reservation) {
-  if (PyErr_Occurred()) throw py::error_already_set();
-  kv::Reservation reserved = unwrap(std::move(reservation), self.context());
-  const kv::LaneRef ref = unwrap(reserved.commit(), self.context());
-  return std::make_shared<PyLane>(
-      PyLane{std::make_shared<engine::LaneLease>(self.runner->queue(), ref)});
+Result<kv::LaneRef> PyKv::ref(const char* field, const PyLane& lane) const {
+  if (lane.lease->queue() != runner->queue())
+    return fail(Status::INVALID_HANDLE, "%s: lane %u belongs to another model", field,
+                lane.lease->lane());
+  return lane.lease->ref();
 }
 
-std::shared_ptr<PyLane> reserve(const PyKv& self, Arg<"tokens", uint32_t> tokens,
-                                Arg<"timeout", std::optional<double>> timeout) {
-  const uint64_t until = deadline_in("timeout", timeout->value_or(kReserveS));
-  unwrap(self.runner->model()->check_open(), self.context());
-  Model& model = *self.runner->model();
-  return commit(self, without_gil([&]() -> Result<kv::Reservation> {
-                  self.runner->sweep();
-                  auto got = self.runner->queue()->reserve(tokens, until, {&interrupted, &model});
-                  if (!got.ok() && got.error().code == Status::CANCELLED)
-                    CALRT_TRY(model.check_open());
-                  return got;
-                }));
+engine::MoveCall PyKv::move_call(const std::optional<double>& timeout) const {
+  return {deadline_in("timeout", timeout.value_or(kMoveS)), {&interrupted, runner->model().get()}};
 }
 
-std::shared_ptr<PyLane> try_reserve(const PyKv& self, Arg<"tokens", uint32_t> tokens,
-                                    Arg<"prefer", std::optional<uint32_t>> preferred,
-                                    Arg<"only", bool> only) {
-  const std::optional<uint32_t>& prefer = preferred;
-  unwrap(self.runner->model()->check_open(), self.context());
-  if (*only && !prefer) raise(fail(Status::INVALID_ARGUMENT, "only=True needs prefer=LANE"));
-  if (prefer && *prefer >= self.table().lanes())
+std::shared_ptr<PyLane> lane_object(const std::shared_ptr<engine::GraphRunner>& runner,
+                                    const kv::LaneRef& ref) {
+  auto lane = std::make_shared<PyLane>();
+  lane->lease = std::make_shared<engine::LaneLease>(runner->queue(), ref);
+  return lane;
+}
+
+uint32_t preferred_lane(const kv::LaneTable& table, const std::optional<uint32_t>& prefer,
+                        bool only) {
+  if (only && !prefer) raise(fail(Status::INVALID_ARGUMENT, "only=True needs prefer=LANE"));
+  if (prefer && *prefer >= table.lanes())
     raise(fail(Status::OUT_OF_RANGE, "prefer=%u is outside 0..%u (the lanes)", *prefer,
-               self.table().lanes() - 1));
-  return commit(self,
-                self.table().try_reserve(tokens, now_ns(), prefer.value_or(kv::kAnyLane), only));
+               table.lanes() - 1));
+  return prefer.value_or(kv::kAnyLane);
 }
 
-py::dict describe(const kv::LaneSnapshot& lane) {
+void check_lane_number(const kv::LaneTable& table, uint32_t lane) {
+  if (lane >= table.lanes())
+    raise(fail(Status::OUT_OF_RANGE, "lane=%u is outside 0..%u", lane, table.lanes() - 1));
+}
+
+py::dict describe_lane(const kv::LaneSnapshot& lane) {
   py::dict out;
   out["state"] = kv::lane_state_name(lane.state);
   out["length"] = lane.length;
   out["reserved"] = lane.reserved;
   out["job_seq"] = lane.job_seq;
+  out["canonical"] = lane.canonical;
+  out["pins"] = lane.pins;
+  out["failed_scrubs"] = lane.failed_scrubs;
   return out;
 }
 
-}  // namespace
+py::dict describe_capacity(const kv::Capacity& capacity) {
+  py::dict out;
+  out["now"] = capacity.now;
+  out["free"] = capacity.free;
+  out["lanes"] = capacity.lanes;
+  out["cells"] = capacity.cells;
+  return out;
+}
 
 void bind_kv(py::module_& m) {
-  py::classh<PyKv>(
-      m, "Kv", py::is_final(), plain_type(),
-      "The KV lanes of a model: who owns which, and how far it is filled. Thread-safe.")
+  bind_kv_waiting(m);
+  bind_lane(m);
+  bind_lane_table(m);
+  py::classh<PyKv> kv(m, "Kv", py::is_final(), plain_type(), "See calrt.kv.Kv. Thread-safe.");
+  kv.def_property_readonly(
+        "lanes", [](const PyKv& self) { return self.table().lanes(); }, "See calrt.kv.Kv.lanes.")
       .def_property_readonly(
-          "lanes", [](const PyKv& self) { return self.table().lanes(); }, "Number of lanes.")
-      .def_property_readonly(
-          "cells", [](const PyKv& self) { return self.table().cells(); },
-          "Cells (token positions) per lane.")
+          "cells", [](const PyKv& self) { return self.table().cells(); }, "See calrt.kv.Kv.cells.")
       .def(
           "can_allocate",
           [](const PyKv& self, Arg<"tokens", uint32_t> tokens) {
-            const kv::Capacity capacity = unwrap(self.table().can_allocate(tokens), self.context());
-            py::dict out;
-            out["now"] = capacity.now;
-            out["free"] = capacity.free;
-            out["lanes"] = capacity.lanes;
-            out["cells"] = capacity.cells;
-            return out;
+            return describe_capacity(unwrap(self.table().can_allocate(tokens), self.context()));
           },
-          py::arg("tokens"),
-          "Advice: now (bool), free, lanes, cells. True when asked, no promise. "
-          "InvalidArgumentError if "
-          "`tokens` can never fit a lane.")
-      .def("reserve", &reserve, py::arg("tokens"), py::arg("timeout") = py::none(),
-           "A lane with room for `tokens` cells; waits in order of arrival.\n\ntimeout: seconds, "
-           "None = 60; "
-           "KvTimeoutError then. InvalidArgumentError if it can never fit, CapacityError if 64 "
-           "already wait. "
-           "The GIL is free meanwhile; Ctrl-C is seen.")
-      .def(
-          "try_reserve", &try_reserve, py::arg("tokens"), py::arg("prefer") = py::none(),
-          py::arg("only") = false,
-          "A lane with room for `tokens` cells, at once; `prefer` is tried first, alone if `only`. "
-          "KvCapacityError if none is free.")
+          py::arg("tokens"), "See calrt.kv.Kv.can_allocate.")
+      .def("reserve", &reserve_lane, py::arg("tokens"), py::arg("timeout") = py::none(),
+           py::arg("cancel") = py::none(), "See calrt.kv.Kv.reserve.")
+      .def("enqueue", &enqueue_for_lane, py::arg("tokens"), py::arg("timeout") = py::none(),
+           py::arg("cancel") = py::none(), "A place in the queue: see calrt.kv.Kv.areserve.")
+      .def("try_reserve", &try_reserve_lane, py::arg("tokens"), py::arg("prefer") = py::none(),
+           py::arg("only") = false, py::arg("prompt") = py::none(), py::arg("salt") = "",
+           "See calrt.kv.Kv.try_reserve.")
       .def(
           "free_lanes", [](const PyKv& self) { return self.table().free_lanes(); },
-          "Lanes nobody owns.")
+          "See calrt.kv.Kv.free_lanes.")
+      .def(
+          "waiters",
+          [](const PyKv& self) {
+            return without_gil([&] { return self.runner->queue()->waiters(); });
+          },
+          "Callers that wait for a lane.")
+      .def(
+          "stale_completions",
+          [](const PyKv& self) {
+            return without_gil([&] { return self.table().stale_completions(); });
+          },
+          "Ends of jobs that were dropped: see calrt.kv.Kv.stats.")
       .def(
           "snapshot",
-          [](const PyKv& self, Arg<"lane", uint32_t> of) {
-            const uint32_t lane = of;
-            if (lane >= self.table().lanes())
-              raise(fail(Status::OUT_OF_RANGE, "lane=%u is outside 0..%u", lane,
-                         self.table().lanes() - 1));
-            return describe(self.table().snapshot(lane));
+          [](const PyKv& self, Arg<"lane", uint32_t> lane) {
+            check_lane_number(self.table(), lane);
+            return describe_lane(without_gil([&] { return self.table().snapshot(lane); }));
           },
-          py::arg("lane"), "state, length, reserved (cells), job_seq (0 = no job) of one lane.")
-      .def(
-          "scrub",
-          [](const PyKv& self, Arg<"job_seq", uint64_t> job_seq) {
-            self.runner->sweep();
-            const std::vector<uint32_t> lanes = self.table().scrub(job_seq);
-            self.runner->queue()->lane_freed();
-            return lanes;
-          },
-          py::arg("job_seq") = 0,
-          "Empties poisoned lanes, all or those that job `job_seq` left unknown; returns their "
-          "numbers. A lane that somebody holds stays theirs, with length 0.")
+          py::arg("lane"), "See calrt.kv.Kv.snapshot.")
+      .def("scrub", &scrub_lanes, py::arg("job_seq") = 0, "See calrt.kv.Kv.scrub.")
       .def(
           "check_integrity",
-          [](const PyKv& self) { unwrap(self.table().check_integrity(), self.context()); },
-          "Checks every invariant of the table; CalrtError names the first that is broken.")
-      .def("__repr__", [](const PyKv& self) {
-        const kv::LaneTable& table = self.table();
-        return "<calrt.Kv: " + std::to_string(table.free_lanes()) + " of " +
-               std::to_string(table.lanes()) + " lanes free, " + std::to_string(table.cells()) +
-               " cells each>";
-      });
-
-  py::classh<PyLane>(m, "Lane", py::is_final(), plain_type(),
-                     "One leased lane; given back by release(), `with` or garbage collection.")
-      .def_property_readonly(
-          "index", [](const PyLane& self) { return self.lease->lane(); }, "Number of the lane.")
-      .def_property_readonly(
-          "length", [](const PyLane& self) { return unwrap(self.lease->snapshot()).length; },
-          "Cells that hold a token.")
-      .def_property_readonly(
-          "reserved", [](const PyLane& self) { return unwrap(self.lease->snapshot()).reserved; },
-          "Cells promised to this lease.")
-      .def(
-          "truncate",
-          [](const PyLane& self, Arg<"length", uint32_t> length) {
-            unwrap(self.lease->truncate(length));
+          [](const PyKv& self) {
+            unwrap(without_gil([&] { return self.table().check_integrity(); }), self.context());
           },
-          py::arg("length"),
-          "Forgets the cells from `length` on; StateError while a job runs on the lane.")
-      .def(
-          "release", [](const PyLane& self) { self.lease->release(); },
-          "Gives the lane back, once its job (if any) has ended. Idempotent.")
-      .def("__enter__", [](const py::object& self) { return self; })
-      .def(
-          "__exit__",
-          [](const PyLane& self, const py::object&, const py::object&, const py::object&) {
-            self.lease->release();
-          },
-          py::arg("kind"), py::arg("value"), py::arg("tb"))
-      .def("__repr__", [](const PyLane& self) {
-        const auto now = self.lease->snapshot();
-        const std::string cells = now.ok() ? std::to_string(now->length) + " of " +
-                                                 std::to_string(now->reserved) + " cells"
-                                           : "released";
-        return "<calrt.Lane " + std::to_string(self.lease->lane()) + ": " + cells + ">";
-      });
+          "See calrt.kv.Kv.check_integrity.");
+  bind_kv_sequences(kv);
+  bind_kv_state(kv);
+  bind_kv_prefixes(kv);
 }
 
 }  // namespace calrt::bind

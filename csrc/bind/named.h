@@ -8,6 +8,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -65,6 +66,31 @@ void from_python(const char* field, const py::handle& value, std::vector<uint32_
 void from_python(const char* field, const py::handle& value, SamplingParams* out);
 void from_python(const char* field, const py::handle& value, py::array* out);
 void from_python(const char* field, const py::handle& value, py::sequence* out);
+inline void from_python(const char*, const py::handle& value, py::object* out) {
+  *out = py::reinterpret_borrow<py::object>(value);
+}
+
+// Refuses what is no object of T's class.
+template <class T>
+void check_is_a(const char* field, const py::handle& value) {
+  if (!py::isinstance<T>(value))
+    refuse_type(field, value,
+                std::string(": a ") +
+                    py::type::of<T>().attr("__name__").template cast<std::string>() + " is due");
+}
+
+template <class T>
+void from_python(const char* field, const py::handle& value, Ref<T>* out) {
+  check_is_a<T>(field, value);
+  *out = Ref<T>(py::cast<const T*>(value));
+}
+
+// One that lives longer than the call.
+template <class T>
+void from_python(const char* field, const py::handle& value, std::shared_ptr<T>* out) {
+  check_is_a<T>(field, value);
+  *out = py::cast<std::shared_ptr<T>>(value);
+}
 
 template <class T>
 void from_python(const char* field, const py::handle& value, std::optional<T>* out) {
@@ -72,15 +98,6 @@ void from_python(const char* field, const py::handle& value, std::optional<T>* o
     out->reset();
   else
     from_python(field, value, &out->emplace());
-}
-
-template <class T>
-void from_python(const char* field, const py::handle& value, Ref<T>* out) {
-  if (!py::isinstance<T>(value))
-    refuse_type(field, value,
-                std::string(": a ") +
-                    py::type::of<T>().attr("__name__").template cast<std::string>() + " is due");
-  *out = Ref<T>(py::cast<const T*>(value));
 }
 
 }  // namespace calrt::bind

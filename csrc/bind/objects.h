@@ -39,6 +39,7 @@ struct PyModel {  // "Model"
 
 struct PyLane {  // "Lane"
   std::shared_ptr<engine::LaneLease> lease;
+  ~PyLane() { drop_without_gil(lease); }
 };
 
 // A device's memory, or a pool's loan of it. Closed, it has let go; its views own it themselves.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`await job`: one descriptor per event loop says which jobs have ended. No foreign thread runs Python."""
+"""Awaiting jobs and lanes: one descriptor per event loop says what ended. No foreign thread runs Python."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from calrt._core import Completions, Job
+from calrt._core import Completions, Job, Lane, LaneWaiter
 from calrt.errors import CalrtError
 
 
 class Watcher(dict[int, "asyncio.Future[None]"]):
-    """The futures of one event loop that wait for jobs, by tag.
+    """The futures of one event loop that wait for jobs and lanes, by tag.
 
     The loop watches its descriptor until it closes. To be used on the loop's own thread.
     """
@@ -32,6 +32,13 @@ class Watcher(dict[int, "asyncio.Future[None]"]):
         tag = next(self._tags)
         self[tag] = future
         self._completions.watch(job, tag)
+        return tag
+
+    def watch_lane(self, waiter: LaneWaiter, future: asyncio.Future[None]) -> int:
+        """The same of a lane that is waited for."""
+        tag = next(self._tags)
+        self[tag] = future
+        waiter.notify(self._completions, tag)
         return tag
 
     def forget(self, tag: int) -> None:
@@ -71,3 +78,27 @@ def wait_for_job(job: Job) -> Generator[Any, None, Job]:
                     job.cancel()
             raise
     return job.wait(0.0)
+
+
+LOOK_S = 0.1  # a lane may come free by itself, e.g. when a reservation's time has passed
+
+
+async def wait_for_lane(waiter: LaneWaiter) -> Lane:
+    """The lane, or the wait's own error. Cancelling this wait gives the place or the granted lane back."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+    watcher = watcher_of(loop)
+    tag = watcher.watch_lane(waiter, future)
+
+    def look() -> None:
+        if not future.done() and not waiter.poll():  # else the descriptor tells
+            loop.call_later(LOOK_S, look)
+
+    loop.call_later(LOOK_S, look)
+    try:
+        await future
+    except BaseException:
+        watcher.forget(tag)
+        waiter.cancel()
+        raise
+    return waiter.take()

@@ -13,6 +13,7 @@ from calrt import _core, recovery
 from calrt._arguments import flag, iterable, text
 from calrt.device_facts import KvInfo
 from calrt.errors import CalrtError, WaitTimeoutError
+from calrt.kv import Kv
 from calrt.sequence import Sequence as LaneSequence
 
 if TYPE_CHECKING:
@@ -83,9 +84,9 @@ class Model:
         return self._native.graphs
 
     @cached_property
-    def kv(self) -> _core.Kv:
-        """The KV lanes: reserve, snapshot."""
-        return self._native.kv
+    def kv(self) -> Kv:
+        """The KV lanes: reservations, sequence operations, states, prefixes."""
+        return Kv(self._native.kv)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
