@@ -9,6 +9,10 @@
 
 namespace calrt::engine {
 
+namespace {
+constexpr uint32_t kMostWaiters = 64;  // for a lane
+}  // namespace
+
 Result<std::shared_ptr<GraphRunner>> GraphRunner::make(std::shared_ptr<Model> model) {
   // What may fail comes first: a runner that exists is whole, its destructor closes the model.
   CALRT_TRY_ASSIGN(std::shared_ptr<Session> session,
@@ -16,8 +20,11 @@ Result<std::shared_ptr<GraphRunner>> GraphRunner::make(std::shared_ptr<Model> mo
   std::shared_ptr<GraphRunner> made(new GraphRunner);
   made->session_ = std::move(session);
   const cald_model_info& info = model->info();
-  made->queue_ = std::make_shared<ReserveQueue>(
-      kv::LaneTable::make(info.lanes, info.cells, static_cast<uint32_t>(model->generation())));
+  auto table = kv::LaneTable::make(
+      info.lanes, info.cells, static_cast<uint32_t>(model->generation()), KvMover::caps_of(*model));
+  made->scrubber_ = std::make_shared<LaneScrubber>(model, made->session_, table);
+  made->queue_ = std::make_shared<ReserveQueue>(std::move(table), kMostWaiters, made->scrubber_);
+  CALRT_TRY_ASSIGN(made->mover_, KvMover::make(model, made->session_, made->queue_));
   for (uint32_t graph = 0; graph < info.n_graphs; ++graph)
     made->pools_.push_back(make_binding_pool(model, graph));
   made->model_ = std::move(model);
@@ -27,6 +34,21 @@ Result<std::shared_ptr<GraphRunner>> GraphRunner::make(std::shared_ptr<Model> mo
 GraphRunner::~GraphRunner() {
   // Nobody is left to be told of a job that does not end; its buffers stay with the job.
   (void)close(model_->device()->now_ns() + 5'000'000'000).ok();
+}
+
+Result<std::shared_ptr<PrefixCache>> GraphRunner::prefixes(std::optional<uint32_t> every,
+                                                           uint64_t host_bytes) {
+  CALRT_TRY(model_->check_open());
+  std::lock_guard lock(prefixes_mutex_);
+  if (prefixes_ == nullptr) {
+    // A key where a chunk ends: what is reused is computed in whole chunks.
+    const auto& chunks = model_->prefill_graphs();
+    const uint32_t chunk = chunks.empty() ? 16 : model_->graph(chunks.front()).chunk;
+    CALRT_TRY_ASSIGN(prefixes_, PrefixCache::make(mover_, every.value_or(chunk), host_bytes));
+  } else if (every || host_bytes != 0) {
+    return fail(Status::INVALID_STATE, "prefixes are kept already: say how before the first one");
+  }
+  return prefixes_;
 }
 
 Result<std::shared_ptr<LaneJob>> GraphRunner::submit(uint32_t graph, const GraphCall& call) {

@@ -14,7 +14,10 @@
 #include "base/result.h"
 #include "calrt/model.h"
 #include "engine/binding_pool.h"
+#include "engine/kv_mover.h"
 #include "engine/lane_job.h"
+#include "engine/lane_scrub.h"
+#include "engine/prefix_cache.h"
 #include "engine/reserve.h"
 
 namespace calrt::engine {
@@ -42,6 +45,13 @@ class GraphRunner {
   const std::shared_ptr<Model>& model() const { return model_; }
   const std::shared_ptr<ReserveQueue>& queue() const { return queue_; }
 
+  const std::shared_ptr<KvMover>& mover() const { return mover_; }
+  const std::shared_ptr<LaneScrubber>& scrubber() const { return scrubber_; }
+  // Made by the first call, which alone may say how: a key every so many tokens (unset: the
+  // smallest chunk), bytes on the host. INVALID_STATE if a later one does.
+  Result<std::shared_ptr<PrefixCache>> prefixes(std::optional<uint32_t> every = std::nullopt,
+                                                uint64_t host_bytes = 0);
+
   // Runs graph `graph` on a binding set from the pool.
   Result<std::shared_ptr<LaneJob>> submit(uint32_t graph, const GraphCall& call);
   // Runs on the caller's own set, whose tokens (all rows) the caller has filled.
@@ -64,7 +74,11 @@ class GraphRunner {
 
   std::shared_ptr<Model> model_;
   std::shared_ptr<Session> session_;
+  std::shared_ptr<LaneScrubber> scrubber_;
   std::shared_ptr<ReserveQueue> queue_;
+  std::shared_ptr<KvMover> mover_;
+  RankedMutex prefixes_mutex_{LockRank::TABLE, "prefixes"};
+  std::shared_ptr<PrefixCache> prefixes_;
   std::vector<std::shared_ptr<BindingPool>> pools_;  // by graph index
   RankedMutex mutex_{LockRank::POOL, "graph runner"};
   // Those that had not ended when submit returned: held until their end, so that dropping a handle

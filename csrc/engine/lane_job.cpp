@@ -88,12 +88,7 @@ class LaneJob::Sink final : public CompletionSink {
   }
 
   void end_lanes(bool ok, bool written) {
-    for (const LaneWrite& write : writes_) {
-      if (!table().end_job(write.lane, tag_, ok, written) || ok) continue;
-      // Released meanwhile: the next owner writes it anew from cell 0. Refused while it has an
-      // owner.
-      if (written) (void)table().scrubbed(write.lane.lane).ok();
-    }
+    for (const LaneWrite& write : writes_) table().end_job(write.lane, tag_, ok, written);
     queue_->lane_freed();  // a lane released meanwhile is free only now
   }
 

@@ -39,9 +39,6 @@ void LaneLease::release() {
   // Fails only for a lane that is no longer ours (the table was reset): then there is nothing to
   // do.
   if (!table->release(ref_).ok()) return;
-  // The next owner writes a poisoned lane anew from cell 0, which is all the scrubbing it needs.
-  if (table->snapshot(ref_.lane).state == kv::LaneState::POISONED)
-    (void)table->scrubbed(ref_.lane).ok();
   queue_->lane_freed();
 }
 

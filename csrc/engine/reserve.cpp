@@ -123,8 +123,9 @@ bool CancelToken::attach(const std::shared_ptr<LaneWaiter>& waiter) {
 
 // ---- ReserveQueue -----------------------------------------------------------------------------
 
-ReserveQueue::ReserveQueue(std::shared_ptr<kv::LaneTable> table, uint32_t max_waiters)
-    : table_(std::move(table)), max_waiters_(max_waiters) {}
+ReserveQueue::ReserveQueue(std::shared_ptr<kv::LaneTable> table, uint32_t max_waiters,
+                           std::shared_ptr<LaneScrubber> scrubber)
+    : table_(std::move(table)), max_waiters_(max_waiters), scrubber_(std::move(scrubber)) {}
 
 void ReserveQueue::settle(LaneWaiter& waiter, LaneWaiter::Outcome outcome) noexcept {
   waiter.outcome_ = outcome;
@@ -188,6 +189,7 @@ Result<kv::Reservation> ReserveQueue::reserve(uint32_t tokens, uint64_t deadline
                                               Interrupt interrupt, CancelToken* cancel) {
   CALRT_TRY_ASSIGN(const std::shared_ptr<LaneWaiter> waiter, enqueue(tokens, deadline_ns, cancel));
   while (!waiter->poll()) {
+    recover();
     if (interrupt.asked != nullptr && interrupt.asked(interrupt.user)) {
       waiter->cancel();
       break;
@@ -210,6 +212,12 @@ void ReserveQueue::close() {
 void ReserveQueue::lane_freed() {
   std::lock_guard lock(mutex_);
   serve();
+}
+
+void ReserveQueue::recover() {
+  if (scrubber_ == nullptr) return;
+  scrubber_->scrub_unowned();
+  lane_freed();
 }
 
 uint32_t ReserveQueue::waiters() const {

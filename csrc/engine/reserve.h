@@ -11,6 +11,7 @@
 #include "base/ranked_mutex.h"
 #include "base/result.h"
 #include "engine/completion_fd.h"
+#include "engine/lane_scrub.h"
 #include "kv/lanes.h"
 
 namespace calrt::engine {
@@ -76,7 +77,9 @@ struct Interrupt {
 
 class ReserveQueue : public std::enable_shared_from_this<ReserveQueue> {
  public:
-  explicit ReserveQueue(std::shared_ptr<kv::LaneTable> table, uint32_t max_waiters = 64);
+  // `scrubber`: what makes poisoned lanes usable again; null: they stay as they are.
+  explicit ReserveQueue(std::shared_ptr<kv::LaneTable> table, uint32_t max_waiters = 64,
+                        std::shared_ptr<LaneScrubber> scrubber = nullptr);
   const std::shared_ptr<kv::LaneTable>& table() const { return table_; }
 
   // Waits in order of arrival until a lane is free or `deadline_ns` (CLOCK_MONOTONIC) passes:
@@ -89,8 +92,10 @@ class ReserveQueue : public std::enable_shared_from_this<ReserveQueue> {
                                               CancelToken* cancel = nullptr);
   // Ends every wait, and each later reserve(), with MODEL_UNLOADED. Idempotent.
   void close();
-  // To be called after a lane was given back.
+  // To be called after a lane was given back. Never waits.
   void lane_freed();
+  // Tries the poisoned lanes that nobody owns, if there are any, and waits for the device.
+  void recover();
   uint32_t waiters() const;
 
  private:
@@ -103,6 +108,7 @@ class ReserveQueue : public std::enable_shared_from_this<ReserveQueue> {
 
   std::shared_ptr<kv::LaneTable> table_;
   const uint32_t max_waiters_;
+  const std::shared_ptr<LaneScrubber> scrubber_;
   mutable RankedMutex mutex_{LockRank::TABLE, "reserve queue"};
   std::deque<std::shared_ptr<LaneWaiter>> waiting_;
   bool closed_ = false;

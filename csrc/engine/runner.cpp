@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/ranked_mutex.h"
 #include "engine/check.h"
+#include "engine/lane_scrub.h"
 #include "engine/ring.h"
 #include "engine/submitter.h"
 #include "engine/tick_loop.h"
@@ -165,6 +166,21 @@ void StepRunner::Impl::run() {
   exited.notify_all();
 }
 
+namespace {
+
+std::function<Result<void>()> recovery(std::shared_ptr<LaneScrubber> scrubber,
+                                       std::shared_ptr<kv::LaneTable> table) {
+  return [scrubber = std::move(scrubber), table = std::move(table)]() -> Result<void> {
+    scrubber->scrub_unowned();
+    const uint32_t off = table->offline_lanes();
+    if (2 * off <= table->lanes()) return {};
+    return fail(Status::DEVICE_LOST, "%u of %u lanes do not work any more: load the model again",
+                off, table->lanes());
+  };
+}
+
+}  // namespace
+
 Result<std::unique_ptr<StepRunner>> StepRunner::make(std::shared_ptr<Model> model,
                                                      std::shared_ptr<kv::LaneTable> lanes,
                                                      const RunnerOptions& options) {
@@ -178,12 +194,16 @@ Result<std::unique_ptr<StepRunner>> StepRunner::make(std::shared_ptr<Model> mode
   impl->completions.reserve(kCompletionRoom);
   impl->reaped.reserve(kCompletionRoom);
   CALRT_TRY(impl->ring.open());
+  CALRT_TRY_ASSIGN(std::shared_ptr<Session> session,
+                   model->device()->session(model->session_index()));
+  auto scrubber = std::make_shared<LaneScrubber>(model, std::move(session), lanes);
   CALRT_TRY_ASSIGN(impl->submitter, JobSubmitter::make(std::move(model), impl.get()));
   const std::vector<GraphShape> shapes = impl->submitter->shapes();
   CALRT_TRY(check_options(options, shapes, lanes->lanes()));
   StepCore core(shapes, std::move(lanes), {options.prefill_chunk, options.decode_ticks_per_chunk});
-  impl->loop = std::make_unique<TickLoop>(std::move(core), impl->submitter.get(),
-                                          options.job_timeout_ns, now_ns);
+  impl->loop =
+      std::make_unique<TickLoop>(std::move(core), impl->submitter.get(), options.job_timeout_ns,
+                                 now_ns, recovery(std::move(scrubber), impl->lanes));
   impl->running = true;
   try {
     impl->thread = std::thread([raw = impl.get()] { raw->run(); });

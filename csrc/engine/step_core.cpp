@@ -310,21 +310,26 @@ void StepCore::failed(const JobPlan& plan, uint64_t tag, const Error& error, boo
   ++statistics_.failed_jobs;
   each_member(plan, [&](size_t row, uint32_t) {
     Record* record = plan.rows[row].record;
-    lanes_->end_job(record->start.lane, tag, false, true);
+    const kv::LaneRef lane = record->start.lane;
+    if (lost)
+      owed_.push_back({lane, tag});
+    else
+      lanes_->end_job(lane, tag, false, true);
     if (record->state != RequestState::DRAINING) {
       record->finish = Finish::FAILED;
       record->error = error;
     }
-    scrub_now_ = !lost;
     apply(record, RequestEvent::JOB_FAILED, now_ns);
-    scrub_now_ = false;
   });
   sweep();
 }
 
-void StepCore::scrub(uint32_t lane) {
-  // An error means that the lane has an owner still or is not poisoned: then nothing is to do.
-  (void)lanes_->scrubbed(lane);
+void StepCore::answered(uint32_t lane) {
+  const auto owed = std::find_if(owed_.begin(), owed_.end(),
+                                 [lane](const Owed& one) { return one.lane.lane == lane; });
+  if (owed == owed_.end()) return;
+  lanes_->end_job(owed->lane, owed->tag, false, true);
+  owed_.erase(owed);
 }
 
 void StepCore::fail_all(const Error& error, uint64_t now_ns) {
@@ -355,7 +360,6 @@ void StepCore::end(Record* record, Finish finish, const Error& error, uint64_t n
 // The lane goes back first, so that it is free when ENDED is read.
 void StepCore::retire(Record* record, uint64_t now_ns) {
   (void)lanes_->release(record->start.lane);
-  if (scrub_now_) scrub(record->start.lane.lane);
   publish(EventKind::ENDED, *record, static_cast<int64_t>(record->finish), now_ns);
   if (record->finish != Finish::FAILED) return;
   events_.back().status = static_cast<int32_t>(record->error.code);

@@ -86,9 +86,10 @@ class StepCore {
   // The end of the job. results[i] belongs to rows[i]. The plan's records may be gone afterwards.
   void completed(const JobPlan& plan, uint64_t tag, const std::vector<RowResult>& results,
                  uint64_t now_ns);
-  // Its requests fail, its lanes are scrubbed; of a lost job they stay poisoned until scrub().
+  // Its requests fail and its lanes are poisoned; those of a lost job stay busy until answered().
   void failed(const JobPlan& plan, uint64_t tag, const Error& error, bool lost, uint64_t now_ns);
-  void scrub(uint32_t lane);
+  void answered(uint32_t lane);  // the driver can write it no more
+  uint32_t poisoned_lanes() const { return lanes_->poisoned_lanes(); }
   // The device is gone: every request fails.
   void fail_all(const Error& error, uint64_t now_ns);
 
@@ -125,7 +126,11 @@ class StepCore {
   uint64_t jobs_ = 0;
   uint32_t ticks_since_chunk_;
   bool blocked_ = false;
-  bool scrub_now_ = false;  // the lane that is given back can be no more written
+  struct Owed {
+    kv::LaneRef lane;
+    uint64_t tag;
+  };
+  std::vector<Owed> owed_;  // lanes of lost jobs
 };
 
 }  // namespace calrt::engine

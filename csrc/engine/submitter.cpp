@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/sha256.h"
 #include "layout/layout.h"
 #include "layout/pack.h"
 
@@ -209,6 +210,35 @@ Result<LogitsView> JobSubmitter::logits(const JobPlan& plan, uint32_t row) {
   CALRT_TRY(unpack_f32(lies.layout, io.dtype, io.shape + 1, io.rank - 1,
                        static_cast<const uint8_t*>(data) + lies.offset, unpacked_.data()));
   return LogitsView{unpacked_.data(), false, vocab, tokens_};
+}
+
+Result<std::array<uint8_t, 32>> JobSubmitter::probe(uint32_t lane, uint64_t deadline_ns) {
+  JobPlan plan;
+  bool found = false;
+  for (const GraphShape& shape : shapes()) {
+    // Padding needs rows that say so, or a count of valid ones.
+    const bool alone = shape.prefill ? shape.n_valid || shape.size == 1
+                                     : shape.size == 1 || graphs_[shape.index].lane_inputs > 0;
+    if (!shape.serves(lane) || !alone) continue;
+    plan.graph = shape;
+    found = true;
+    break;
+  }
+  if (!found)
+    return fail(Status::UNSUPPORTED, "no graph of this package serves lane %u alone", lane);
+  plan.rows.resize(plan.graph.size);
+  plan.n_valid = plan.graph.prefill ? 1 : plan.graph.size;
+  const uint32_t row =
+      !plan.graph.prefill && plan.graph.lane_map == CALD_LANE_MAP_IDENTITY ? lane : 0;
+  plan.rows[row].lane = static_cast<int32_t>(lane);
+  next_tag();
+  CALRT_TRY(submit(plan, deadline_ns));
+  CALRT_TRY(job_->wait(deadline_ns));
+  CALRT_TRY(finish(plan).result);
+  CALRT_TRY_ASSIGN(const LogitsView view, logits(plan, row));
+  Sha256 sum;
+  sum.update(view.data, uint64_t{view.vocab} * (view.bf16 ? 2 : 4));
+  return sum.digest();
 }
 
 void JobSubmitter::cancel() {

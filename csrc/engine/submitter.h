@@ -3,6 +3,7 @@
 // one thread; only the completion comes from elsewhere.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -53,6 +54,9 @@ class JobSubmitter final : public Submitter {
   void cancel() override;
   std::vector<uint32_t> answered() override;
   bool owed() const override { return !lost_.empty(); }
+  // Runs token 0 alone at position 0 of `lane` and waits: the SHA-256 of its logits, which depend
+  // on nothing else. Not while a job is in flight. UNSUPPORTED if no graph serves one lane alone.
+  Result<std::array<uint8_t, 32>> probe(uint32_t lane, uint64_t deadline_ns);
   // Requests that job `job_seq` serves, while it is the last one submitted. Thread-safe.
   std::vector<uint64_t> serves(uint64_t job_seq) const;
 

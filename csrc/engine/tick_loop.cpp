@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint64_t kFirstBackoffNs = 1'000'000;
 constexpr uint64_t kLongestBackoffNs = 50'000'000;
+constexpr uint64_t kRecoverAgainNs = 1'000'000'000;
 constexpr uint64_t kOwedCheckNs = 100'000'000;  // nobody tells when a lost job's driver answers
 
 // After these no other request can go on either.
@@ -25,17 +26,30 @@ bool retry_is(Status code, const char* kind) {
 }  // namespace
 
 TickLoop::TickLoop(StepCore core, Submitter* submitter, uint64_t job_timeout_ns,
-                   std::function<uint64_t()> clock)
+                   std::function<uint64_t()> clock, std::function<Result<void>()> recover)
     : core_(std::move(core)),
       submitter_(submitter),
       job_timeout_ns_(job_timeout_ns),
-      clock_(std::move(clock)) {}
+      clock_(std::move(clock)),
+      recover_(std::move(recover)) {}
 
 void TickLoop::step(size_t room) {
   reap();
   core_.expire(clock_());
-  for (const uint32_t lane : submitter_->answered()) core_.scrub(lane);
-  if (!job_seq_) submit(room);
+  for (const uint32_t lane : submitter_->answered()) core_.answered(lane);
+  if (job_seq_) return;
+  recover();
+  submit(room);
+}
+
+// Between two jobs: the lanes are tried by jobs of their own, at once and then every second.
+void TickLoop::recover() {
+  const uint32_t poisoned = core_.poisoned_lanes();
+  if (poisoned > poisoned_ || (poisoned > 0 && clock_() >= recover_ns_)) {
+    if (auto recovered = recover_(); !recovered.ok()) core_.fail_all(recovered.error(), clock_());
+    recover_ns_ = clock_() + kRecoverAgainNs;
+  }
+  poisoned_ = core_.poisoned_lanes();
 }
 
 void TickLoop::reap() {
@@ -123,6 +137,7 @@ void TickLoop::refused(const Error& error) {
 uint64_t TickLoop::wake_at() const {
   uint64_t at = core_.next_deadline();
   if (!job_seq_ && retry_ns_ != 0 && core_.active() > 0) at = std::min(at, retry_ns_);
+  if (!job_seq_ && poisoned_ > 0) at = std::min(at, recover_ns_);
   if (submitter_->owed()) at = std::min(at, clock_() + kOwedCheckNs);
   return at;
 }

@@ -17,8 +17,10 @@ namespace calrt::engine {
 class TickLoop {
  public:
   // `clock`: ns since any fixed moment; the deadlines of requests and jobs are on it.
+  // `recover`: tries the poisoned lanes that nobody owns, waiting for the device; DEVICE_LOST if
+  // too few lanes of the model are left to go on with.
   TickLoop(StepCore core, Submitter* submitter, uint64_t job_timeout_ns,
-           std::function<uint64_t()> clock);
+           std::function<uint64_t()> clock, std::function<Result<void>()> recover);
 
   StepCore& core() { return core_; }
   // A job ended; anything but the job in flight is counted and dropped.
@@ -38,11 +40,13 @@ class TickLoop {
   Result<void> sample();
   void submit(size_t room);
   void refused(const Error& error);
+  void recover();
 
   StepCore core_;
   Submitter* submitter_;
   const uint64_t job_timeout_ns_;
   const std::function<uint64_t()> clock_;
+  const std::function<Result<void>()> recover_;
   JobPlan plan_;  // of the job in flight
   std::vector<RowResult> results_;
   std::vector<uint64_t> completions_;
@@ -50,6 +54,8 @@ class TickLoop {
   uint64_t tag_ = 0, submitted_ns_ = 0, idle_since_ns_ = 0;
   uint64_t retry_ns_ = 0, backoff_ns_ = 0, refused_since_ns_ = 0;
   uint32_t refusals_ = 0;
+  uint32_t poisoned_ = 0;  // lanes that were, when they were tried last
+  uint64_t recover_ns_ = 0;
   bool waits_for_room_ = false;
   uint64_t stale_ = 0, device_ns_ = 0, sample_ns_ = 0, idle_ns_ = 0;
 };

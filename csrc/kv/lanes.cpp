@@ -143,6 +143,10 @@ Result<uint32_t> LaneTable::choose(const Need& need) const {
     chosen = prefixes_->victim_lane().value_or(kAnyLane);
   }
   if (chosen != kAnyLane) return chosen;
+  if (counts_[static_cast<size_t>(LaneState::OFFLINE)] == lanes()) {
+    return fail(Status::DEVICE_LOST, "none of the %u lanes works any more: load the model again",
+                lanes());
+  }
   return fail(Status::KV_NO_CAPACITY,
               "none of the %u lanes is free (%u are poisoned, %u offline): wait for one", lanes(),
               counts_[static_cast<size_t>(LaneState::POISONED)],

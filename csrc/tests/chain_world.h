@@ -169,8 +169,16 @@ class World {
         engine::StepOptions options = {})
       : table(kv::LaneTable::make(lanes, cells, 1)),
         device(lanes, cells, &now),
-        loop(engine::StepCore(std::move(graphs), table, options), &device, kJobTimeout,
-             [this] { return now; }) {}
+        loop(
+            engine::StepCore(std::move(graphs), table, options), &device, kJobTimeout,
+            [this] { return now; },
+            [this] {
+              for (const uint32_t lane : table->poisoned(0, true)) {
+                CHECK(table->begin_scrub(lane).ok());
+                CHECK(table->end_scrub(lane, lane_works(lane)).ok());
+              }
+              return Result<void>();
+            }) {}
 
   uint64_t now = 1000;
   std::shared_ptr<kv::LaneTable> table;
@@ -178,6 +186,7 @@ class World {
   engine::TickLoop loop;
   std::map<uint64_t, Outcome> outcomes;
   size_t room = 100000;
+  std::function<bool(uint32_t)> lane_works = [](uint32_t) { return true; };
 
   // False if no lane is free. With `start.history` its cells are put in place first.
   bool start(engine::Start start) {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <thread>
 
+#include "engine/kv_mover.h"
 #include "tests/chain_world.h"
 #include "tests/package_for_test.h"
 #include "tests/scripted_access.h"
@@ -115,7 +116,7 @@ class ChainThread {
 
 struct Rig {
   std::shared_ptr<Model> model;
-  std::shared_ptr<kv::LaneTable> table = kv::LaneTable::make(kLanes, kCells, 1);
+  std::shared_ptr<kv::LaneTable> table;
   std::unique_ptr<ChainThread> chain;
   std::unique_ptr<StepRunner> runner;
   std::map<uint64_t, Outcome> outcomes;
@@ -127,6 +128,7 @@ struct Rig {
     LoadRequest request;
     request.lanes = kLanes;
     model = *Model::load(device, PackageForTest::make("scripted", "test-class"), request);
+    table = kv::LaneTable::make(kLanes, kCells, 1, KvMover::caps_of(*model));
     chain = std::make_unique<ChainThread>(model);
     auto made = StepRunner::make(model, table, options);
     CHECK(made.ok());
@@ -289,7 +291,30 @@ TEST(a_failed_job_tells_the_drivers_words) {
   CHECK(rig.collect(1));
   CHECK(rig.outcomes[1].status == int32_t(Status::TRANSFER_FAULT));
   CHECK(rig.outcomes[1].text.find("link down") != std::string::npos);
-  CHECK(rig.table->free_lanes() == kLanes);
+  CHECK(rig.table->free_lanes() == kLanes - 1);  // it was tried, in vain
+  script().set([](scripted::Script& now) {
+    now.ends = scripted::Ends::HELD;
+    now.end_state = CALD_JOB_DONE;
+    now.end_status = CALD_OK;
+  });
+  CHECK(eventually([&] { return rig.table->free_lanes() == kLanes; }));
+}
+
+TEST(lanes_that_do_not_work_are_given_up) {
+  Rig rig;
+  std::mt19937 random(5);
+  script().set([](scripted::Script& now) {
+    now.ends = scripted::Ends::INSIDE;
+    now.end_state = CALD_JOB_FAILED;
+    now.end_status = CALD_EXECUTION_FAILED;
+  });
+  for (uint64_t id = 1; id <= kLanes; ++id) {
+    CHECK(rig.start(request(id, small_prompt(random, 6), 30)).ok());
+    CHECK(rig.collect(id));
+    CHECK(rig.outcomes[id].finish == Finish::FAILED);
+  }
+  CHECK(eventually([&] { return rig.table->offline_lanes() == kLanes; }));
+  CHECK(rig.table->try_reserve(1, 0).error().code == Status::DEVICE_LOST);
 }
 
 TEST(a_close_cancels_what_runs_and_refuses_what_comes) {
