@@ -10,7 +10,7 @@ import calrt
 
 ALLOWED = {"calrt", "calrt._core", "calrt._enums", "calrt.bf16", "calrt.device", "calrt.errors", "calrt.kv"}
 ALLOWED |= {"calrt.device_facts", "calrt.model", "calrt._supported", "calrt.recovery", "calrt.sequence"}
-ALLOWED |= {"calrt._arguments", "calrt.evidence", "calrt.grounds"}
+ALLOWED |= {"calrt._arguments", "calrt.evidence", "calrt.grounds", "calrt.regular_file"}
 ALLOWED |= {"calrt.kv_allocator", "calrt.kv_records", "calrt.kv_sequences"}
 
 

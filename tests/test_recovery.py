@@ -195,13 +195,24 @@ def test_scrub_empties_the_lanes_of_the_job(null_package: Path, status: str) -> 
 
 
 def test_scrub_leaves_the_lanes_of_other_jobs(null_package: Path) -> None:
-    with bench(null_package, "completion status=EXECUTION_FAILED state=failed", lanes=2) as b:
+    with bench(null_package, "completion status=EXECUTION_FAILED state=failed times=2", lanes=2) as b:
         first, mine = b.failure(), b.lane
         b.lane = b.model.kv.reserve(8)
         second = b.failure()
         assert second.recover(budget=PLENTY) == [b.lane.index]
         assert b.model.kv.snapshot(mine.index)["state"] == "POISONED"
         assert first.recover(budget=PLENTY) == [mine.index]
+
+
+def test_a_lane_that_does_not_work_is_told_and_given_up(null_package: Path) -> None:
+    with bench(null_package, "completion status=EXECUTION_FAILED state=failed") as b:
+        error = b.failure()
+        for state in ("POISONED", "OFFLINE"):
+            with pytest.raises(calrt.StateError, match="lane 0 does not work"):
+                error.recover(budget=PLENTY)
+            assert b.model.kv.snapshot(0)["state"] == state
+        with pytest.raises(calrt.DeviceLostError, match="none of the 1 lanes works any more"):
+            b.model.kv.reserve(8)
 
 
 def test_scrub_then_call(null_package: Path) -> None:
@@ -344,7 +355,9 @@ def test_the_budget_is_a_sliding_window_per_device() -> None:
 
 
 def test_a_used_up_budget_is_the_cause_of_the_same_error(null_package: Path) -> None:
-    with bench(null_package, "completion status=EXECUTION_FAILED state=failed") as b:
+    # A lane is tried with two jobs the first time, then with one.
+    rule = "completion status=EXECUTION_FAILED state=failed nth="
+    with bench(null_package, "/".join(rule + nth for nth in "146")) as b:
         budget = calrt.RecoveryBudget(attempts=2)
         for _ in range(2):
             b.failure().recover(budget=budget)

@@ -241,11 +241,18 @@ def _scrub_lane(attempt: _Attempt) -> Any:
     def quiet() -> bool:
         return job == 0 or all(kv.snapshot(lane)["job_seq"] != job for lane in range(kv.lanes))
 
+    def failed_scrubs() -> list[int]:
+        return [kv.snapshot(lane)["failed_scrubs"] for lane in range(kv.lanes)]
+
     emptied: list[int] = []
 
     def scrubbed() -> bool:  # a lost job holds its lanes until the driver has answered
-        was_quiet = quiet()
+        was_quiet, before = quiet(), failed_scrubs()
         emptied.extend(kv.scrub(job))
+        for lane, (once, now) in enumerate(zip(before, failed_scrubs(), strict=True)):
+            if now > once:
+                again = "it may be tried once more" if now == 1 else "load the model again"
+                raise attempt.refusal(f"lane {lane} does not work: {again}")
         return was_quiet
 
     attempt.until_ready(scrubbed, f"job {job} still holds its lanes: the device did not answer")
