@@ -32,7 +32,7 @@ CASES = [
         "A01",
         "no manifest",
         lambda b: (b.directory / "manifest.json").unlink(),
-        r"^no manifest\.json in .*init",
+        r"^no manifest\.json in .*GGUF file",
     ),
     Case("A01", "manifest is a directory", manifest_as_directory, "not a regular file"),
     Case(

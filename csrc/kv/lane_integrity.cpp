@@ -80,7 +80,7 @@ Result<void> LaneTable::check_integrity() const {
   return or_out_of_memory([&]() -> Result<void> {
     std::lock_guard lock(mutex_);
     std::array<uint32_t, kLaneStates> counts{};
-    uint32_t promised = 0, parked = 0, evictable = 0;
+    uint32_t promised = 0, evictable = 0;
     for (uint32_t i = 0; i < lanes(); ++i) {
       const Slot& slot = slots_[i];
       const char* broken = broken_rule(slot);
@@ -94,7 +94,6 @@ Result<void> LaneTable::check_integrity() const {
       }
       const PrefixEntry* entry = prefixes_ ? prefixes_->get({PrefixPlace::LANE, i}) : nullptr;
       const bool is_parked = slot.state == LaneState::PARKED;
-      parked += is_parked;
       if ((entry != nullptr) != is_parked) broken = "the parked lanes are those in the index";
       if (entry != nullptr && entry->prefix.tokens.size() != slot.sequence.length())
         broken = "a parked lane holds the cells of its tokens";

@@ -134,7 +134,7 @@ class Grounds:
 
         `PackageError` for a stand-in on a driver that is none of calrt's own: it says nothing about a device.
         """
-        if manifest["provenance"]["kind"] == "standin" and not self.allow_unverified:
+        if manifest.get("provenance", {}).get("kind") == "standin" and not self.allow_unverified:
             self._refuse_standin(manifest["model"]["name"])
         mode = manifest["parallelism"]["mode"]
         uses = [] if mode == "none" else [f"parallel_{mode}"]
