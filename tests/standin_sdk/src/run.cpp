@@ -46,6 +46,7 @@ int compute(calrt_model* model, const Run& run, Graph* graph, std::vector<unsign
   const uint32_t n = graph->kind == CALRT_GRAPH_PREFILL ? value(3, 0) : graph->rows;
   if (seq >= kSequences || n == 0 || n > graph->rows) return CALRT_E_IO_VALUE;
   const uint32_t first = value(1, 0);
+  if (first >= model->desc.context) return CALRT_E_IO_VALUE;
   for (uint32_t i = 0; i < n; ++i)
     if (value(0, i) >= model->desc.vocab || value(1, i) != first + i) return CALRT_E_IO_VALUE;
   if (uint64_t{first} + n > model->taken[seq]) return CALRT_E_KV_RANGE;
@@ -71,6 +72,10 @@ void execute(calrt_model* model, uint64_t number, Lock* lock) {
   run.state = CALRT_RUN_RUNNING;
   outbuf.state = CALRT_OUTBUF_WRITING;
   trace(*model->device, CALRT_TRACE_BEGIN, run, graph);
+  if (due("run_never_ends")) {
+    lock->unlock();
+    never_return();
+  }
   if (const auto us = due_number("run_takes", 1000)) pass_time(lock, *us);
   const auto failed = due_number("run_fails", CALRT_E_RUN);
   const int error = failed ? static_cast<int>(*failed) : compute(model, run, &graph, &outbuf.data);
@@ -140,12 +145,15 @@ int calrt_infer(calrt_model* model, uint32_t graph, int set, const void* const* 
                   of.name.c_str(), set, static_cast<ull>(outbuf.run), outbuf.state);
   while (model->runs.size() > kRemembered) model->runs.pop_front();
   const uint64_t number = ++runtime().last_run;
-  model->runs.push_back(
-      {number, graph, set, CALRT_RUN_QUEUED, {inputs, inputs + of.inputs.size()}});
+  Run& queued = model->runs.emplace_back();
+  queued.number = number;
+  queued.graph = graph;
+  queued.set = set;
+  queued.inputs.assign(inputs, inputs + of.inputs.size());
   outbuf.state = CALRT_OUTBUF_QUEUED;
   outbuf.run = *run = number;
   ++model->device->counters.submitted;
-  trace(*model->device, CALRT_TRACE_SUBMIT, model->runs.back(), of);
+  trace(*model->device, CALRT_TRACE_SUBMIT, queued, of);
   model->changed.notify_all();
   return 0;
 }

@@ -43,6 +43,7 @@ constexpr struct {
               {"numbers_permuted", Takes::NOTHING},
               {"outputbuf_reused_early", Takes::NOTHING},
               {"run_fails", Takes::NUMBER},
+              {"run_never_ends", Takes::NOTHING},
               {"run_takes", Takes::NUMBER},
               {"segfault", Takes::FUNCTION},
               {"wait_never_returns", Takes::NOTHING}};
