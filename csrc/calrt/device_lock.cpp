@@ -23,7 +23,7 @@ constexpr int kAttempts = 16;  // against files and locks that come and go meanw
 
 // The locks of this process. Closing any descriptor of a file frees the process's record lock on
 // it, so there is one descriptor per file, and it is closed under the mutex.
-struct Held {
+struct HeldLock {
   int fd = -1;
   int count = 0;
 };
@@ -31,7 +31,7 @@ struct Held {
 // one would free a lock that the child has taken itself.
 struct Locks {
   RankedMutex mutex{LockRank::LEAF, "device locks"};
-  std::map<std::string, Held> held;
+  std::map<std::string, HeldLock> held;
 };
 
 Result<std::string> folder() {
@@ -130,7 +130,7 @@ Result<DeviceLock> DeviceLock::take(const std::string& driver, const std::string
   const std::string path = in + "/calrt-" + plain(driver) + "-" + plain(id) + ".lock";
   Locks& locks = per_process<Locks>();
   const std::scoped_lock guard(locks.mutex);
-  Held& held = locks.held[path];
+  HeldLock& held = locks.held[path];
   if (held.count == 0) {
     auto fd = lock_file(path, driver, id);
     if (!fd.ok()) {

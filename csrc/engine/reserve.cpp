@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "calrt/driver_host.h"
+
 namespace calrt::engine {
 
 namespace {
@@ -14,10 +16,6 @@ using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
 
 // A lane may come free without lane_freed(): a reservation expires, a runner gives one back.
 constexpr uint64_t kLookAgainNs = 100'000'000;
-
-uint64_t now_ns() {
-  return static_cast<uint64_t>(Clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
-}
 
 Error unloaded() {
   return fail(Status::MODEL_UNLOADED, "no lane to be had: the model is closed; load it again");
@@ -31,7 +29,10 @@ Error cancelled() { return fail(Status::CANCELLED, "the wait for a lane was canc
 
 LaneWaiter::LaneWaiter(Private, std::shared_ptr<ReserveQueue> queue, uint32_t tokens,
                        uint64_t deadline_ns)
-    : queue_(std::move(queue)), tokens_(tokens), begin_ns_(now_ns()), deadline_ns_(deadline_ns) {}
+    : queue_(std::move(queue)),
+      tokens_(tokens),
+      begin_ns_(monotonic_ns()),
+      deadline_ns_(deadline_ns) {}
 
 LaneWaiter::~LaneWaiter() {
   if (!granted_) return;
@@ -42,7 +43,7 @@ LaneWaiter::~LaneWaiter() {
 bool LaneWaiter::poll() {
   std::lock_guard lock(queue_->mutex_);
   queue_->serve();
-  if (outcome_ == Outcome::OPEN && now_ns() >= deadline_ns_) {
+  if (outcome_ == Outcome::OPEN && monotonic_ns() >= deadline_ns_) {
     queue_->leave(*this);
     queue_->settle(*this, Outcome::TIMEOUT);
   }
@@ -61,7 +62,7 @@ Result<kv::Reservation> LaneWaiter::take() {
     case Outcome::TIMEOUT:
       return fail(Status::KV_TIMEOUT,
                   "no lane of %u came free in %.3f s: wait longer, or release one",
-                  queue_->table()->lanes(), static_cast<double>(now_ns() - begin_ns_) / 1e9);
+                  queue_->table()->lanes(), static_cast<double>(monotonic_ns() - begin_ns_) / 1e9);
     case Outcome::CANCELLED:
       return cancelled();
     case Outcome::UNLOADED:
@@ -143,7 +144,7 @@ void ReserveQueue::serve() noexcept {
   while (!waiting_.empty() && table_->free_lanes() > 0) {
     LaneWaiter& first = *waiting_.front();
     try {
-      auto got = table_->try_reserve(first.tokens_, now_ns());
+      auto got = table_->try_reserve(first.tokens_, monotonic_ns());
       if (got.ok())
         first.granted_ = *std::move(got);
       else if (got.error().code == Status::KV_NO_CAPACITY)
@@ -167,7 +168,7 @@ Result<std::shared_ptr<LaneWaiter>> ReserveQueue::enqueue(uint32_t tokens, uint6
   if (closed_) return unloaded();
   serve();
   if (waiting_.empty()) {  // nobody is overtaken
-    auto got = table_->try_reserve(tokens, now_ns());
+    auto got = table_->try_reserve(tokens, monotonic_ns());
     if (got.ok()) {
       waiter->granted_ = *std::move(got);
       settle(*waiter, LaneWaiter::Outcome::GRANTED);
@@ -195,7 +196,7 @@ Result<kv::Reservation> ReserveQueue::reserve(uint32_t tokens, uint64_t deadline
       break;
     }
     std::unique_lock lock(mutex_);
-    const uint64_t until = std::min(deadline_ns, now_ns() + kLookAgainNs);
+    const uint64_t until = std::min(deadline_ns, monotonic_ns() + kLookAgainNs);
     waiter->settled_.wait_until(lock, Clock::time_point(std::chrono::nanoseconds(until)),
                                 [&] { return waiter->outcome_ != LaneWaiter::Outcome::OPEN; });
   }

@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "base/ranked_mutex.h"
+#include "calrt/driver_host.h"
 #include "engine/check.h"
 #include "engine/lane_scrub.h"
 #include "engine/ring.h"
@@ -25,16 +26,11 @@ namespace calrt::engine {
 
 namespace {
 
-uint64_t now_ns() {
-  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
-                               std::chrono::nanoseconds(1));
-}
-
 constexpr size_t kCompletionRoom = 64;
 
 // Far enough for any wait, near enough not to overflow the clock.
 std::chrono::steady_clock::time_point time_of(uint64_t t_ns) {
-  const uint64_t latest = now_ns() + 3'600'000'000'000;
+  const uint64_t latest = monotonic_ns() + 3'600'000'000'000;
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(std::min(t_ns, latest)));
 }
 
@@ -112,7 +108,7 @@ void StepRunner::Impl::take_inbox(bool* cancel_all) {
     *cancel_all = closing;
   }
   for (auto& record : new_starts) loop->core().start(std::move(record));
-  for (const uint64_t request : new_cancels) loop->core().cancel(request, now_ns());
+  for (const uint64_t request : new_cancels) loop->core().cancel(request, monotonic_ns());
   for (const uint64_t job_seq : reaped) loop->completed(job_seq);
 }
 
@@ -142,7 +138,7 @@ bool StepRunner::Impl::fail_all(const char* why) {
   try {
     log_line(LOG_ERROR, "engine", "a tick failed, all its requests end: %s", why);
     loop->core().fail_all(fail(Status::OUT_OF_HOST_MEMORY, "the host failed in a tick: %s", why),
-                          now_ns());
+                          monotonic_ns());
     publish();
     return true;
   } catch (...) {
@@ -203,7 +199,7 @@ Result<std::unique_ptr<StepRunner>> StepRunner::make(std::shared_ptr<Model> mode
   StepCore core(shapes, std::move(lanes), {options.prefill_chunk, options.decode_ticks_per_chunk});
   impl->loop =
       std::make_unique<TickLoop>(std::move(core), impl->submitter.get(), options.job_timeout_ns,
-                                 now_ns, recovery(std::move(scrubber), impl->lanes));
+                                 monotonic_ns, recovery(std::move(scrubber), impl->lanes));
   impl->running = true;
   try {
     impl->thread = std::thread([raw = impl.get()] { raw->run(); });

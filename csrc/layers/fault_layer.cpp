@@ -14,7 +14,8 @@ namespace {
 
 using Table = cald_driver_table;
 
-constexpr uint64_t kPatienceNs = 10'000'000'000;  // for a job whose submit is refused afterwards
+constexpr uint64_t kRefusedPatienceNs =
+    10'000'000'000;  // for a job whose submit is refused afterwards
 
 void raise(Throw what) {
   if (what == Throw::EXCEPTION) throw std::runtime_error("thrown by a fault rule");
@@ -138,7 +139,8 @@ bool FaultLayer::undo(Call& call) {
   const auto finish = [&](auto& out) {  // a job uses the caller's buffers until it has ended
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     const auto now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-    if (driver.job_wait(*out, static_cast<uint64_t>(now_ns) + kPatienceNs, nullptr) != CALD_OK)
+    if (driver.job_wait(*out, static_cast<uint64_t>(now_ns) + kRefusedPatienceNs, nullptr) !=
+        CALD_OK)
       return false;
     jobs_->forget(*out);
     return give_back(out, driver.job_destroy);

@@ -36,7 +36,7 @@ struct ReplayedJob final : CompletionTap {
   void* user = nullptr;
   std::once_flag given;  // outputs written or compared
 };
-using JobRef = std::shared_ptr<ReplayedJob>;
+using ReplayedRef = std::shared_ptr<ReplayedJob>;
 
 // What follows from a job's end, or comes at times of its own: not counted by order.
 bool by_order(Entry entry) {
@@ -80,14 +80,14 @@ class ReplayLayer final : public Layer, public std::enable_shared_from_this<Repl
   void job_wait(Call& call);
   void give_outputs(ReplayedJob& job, int32_t state, cald_status status);
   void compare(ReplayedJob& job, const RecordedEnd& end, int32_t state, cald_status status);
-  JobRef find(const cald_job* handle);
+  ReplayedRef find(const cald_job* handle);
 
   const std::unique_ptr<ReplayFile> file_;
   const bool check_;
   std::atomic<uint64_t> jobs_given_{0}, calls_given_{0}, diverged_{0};
   std::array<std::atomic<uint64_t>, kEntryCount> seen_{};
   std::mutex mutex_;
-  std::map<const cald_job*, JobRef> jobs_;
+  std::map<const cald_job*, ReplayedRef> jobs_;
 };
 
 void ReplayLayer::diverge(uint64_t line, const char* format, ...) {
@@ -116,7 +116,7 @@ bool ReplayLayer::replace(Call& call) {
       job_wait(call);
       break;
     case Entry::job_destroy: {
-      JobRef gone;
+      ReplayedRef gone;
       {
         const std::scoped_lock lock(mutex_);
         const auto found = jobs_.find(std::get<0>(call.of<&Table::job_destroy>()));
@@ -142,7 +142,7 @@ void ReplayLayer::give(Call& call, const RecordedAnswer& recorded) {
     if (!call.has_status) call.forward();  // what returns nothing had done its work
     throw std::runtime_error("thrown as in the record");
   }
-  answer(call, {recorded.status, recorded.native, recorded.unmapped, recorded.text.c_str()});
+  answer(call, Answer{recorded.status, recorded.native, recorded.unmapped, recorded.text.c_str()});
 }
 
 void ReplayLayer::in_order(Call& call) {
@@ -163,7 +163,7 @@ void ReplayLayer::in_order(Call& call) {
 
 // ---- jobs --------------------------------------------------------------------------------------
 
-JobRef ReplayLayer::find(const cald_job* handle) {
+ReplayedRef ReplayLayer::find(const cald_job* handle) {
   const std::scoped_lock lock(mutex_);
   const auto found = jobs_.find(handle);
   return found != jobs_.end() ? found->second : nullptr;
@@ -253,7 +253,7 @@ void ReplayLayer::completed(ReplayedJob& job, const cald_completion& completion)
 
 void ReplayLayer::job_query(Call& call) {
   const auto& [handle, state, error] = call.of<&Table::job_query>();
-  const JobRef job = find(handle);
+  const ReplayedRef job = find(handle);
   call.forward();
   if (call.status != CALD_OK || job == nullptr || job->want == nullptr || *state < CALD_JOB_DONE)
     return;
@@ -270,15 +270,15 @@ void ReplayLayer::job_query(Call& call) {
   *state = end.state;
   if (end.status == CALD_OK) return;
   const auto& why = job->want->why;
-  answer(call, {end.status, why ? why->native : end.native_code,
-                ((why ? why->unmapped : false) || (end.flags & CALD_ERROR_UNMAPPED) != 0),
-                why ? why->text.c_str() : "as in the record"});
+  answer(call, Answer{end.status, why ? why->native : end.native_code,
+                      ((why ? why->unmapped : false) || (end.flags & CALD_ERROR_UNMAPPED) != 0),
+                      why ? why->text.c_str() : "as in the record"});
   call.status = CALD_OK;
 }
 
 void ReplayLayer::job_wait(Call& call) {
   const auto& [handle, deadline_ns, error] = call.of<&Table::job_wait>();
-  const JobRef job = find(handle);
+  const ReplayedRef job = find(handle);
   call.forward();
   if (check_ || call.status != CALD_OK || job == nullptr || job->want == nullptr) return;
   if (!job->want->ends.empty()) {
@@ -287,7 +287,7 @@ void ReplayLayer::job_wait(Call& call) {
   }
   if (const uint64_t now = steady_ns(); deadline_ns > now)
     std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(deadline_ns - now, kSliceNs)));
-  answer(call, {CALD_WAIT_TIMEOUT, 0, false, "the recorded job never ended"});
+  answer(call, Answer{CALD_WAIT_TIMEOUT, 0, false, "the recorded job never ended"});
 }
 
 void ReplayedJob::complete(const cald_completion& completion) {

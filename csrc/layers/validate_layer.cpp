@@ -129,7 +129,7 @@ void ValidateLayer::refuse(Call& call, uint64_t number, const Refusal& why) {
   const bool handle = why.rule == Rule::unknown_handle || why.rule == Rule::stale_handle ||
                       why.rule == Rule::wrong_kind || why.rule == Rule::double_free;
   const cald_status status = handle ? CALD_INVALID_HANDLE : CALD_INVALID_ARGUMENT;
-  answer(call, {status, 0, false, ("validate: " + why.text).c_str()});
+  answer(call, Answer{status, 0, false, ("validate: " + why.text).c_str()});
 }
 
 bool ValidateLayer::replace(Call& call) {
