@@ -212,8 +212,8 @@ class Books(RuleBasedStateMachine):
             self.refused(calrt.KvError, call)
         elif slot.job or not slot.canonical:
             self.refused(calrt.StateError, call)
-        elif slot.length + n > CELLS:
-            self.refused(calrt.InvalidArgumentError, call)
+        elif slot.length + n > slot.reserved:
+            self.refused(calrt.InvalidArgumentError, call, "reserved|filled")
         else:
             call()
             slot.job, slot.last_seq = ("graph", seq, n), seq
@@ -328,7 +328,7 @@ class Books(RuleBasedStateMachine):
             plan = self.table.begin_copy(a.ref, b.ref, seq, p0, p1)
             run_plan(memory, plan)
             if plan:
-                assert self.table.end_move(b.ref, seq)
+                assert self.table.end_job(b.ref, seq)
                 a.last_seq = b.last_seq = seq
             for i, cell in held.items():
                 assert memory[to][i] == (cell.birth, cell.coded)
@@ -353,7 +353,7 @@ class Books(RuleBasedStateMachine):
             return
         slot.last_seq = seq
         self.refused(calrt.StateError, lambda: self.table.clear(ref))
-        assert self.table.end_move(ref, seq, ok, written)
+        assert self.table.end_job(ref, seq, ok, written)
         if ok:
             run_plan(memory, plan)
             for i, cell in enumerate(order):

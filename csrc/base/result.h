@@ -4,6 +4,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -71,20 +72,19 @@ class [[nodiscard]] Result {
 template <>
 class [[nodiscard]] Result<void> {
  public:
-  Result() = default;
-  Result(Error error) : failed_(true), error_(std::move(error)) {}
+  Result() noexcept {}  // not defaulted: `return {}` would write zeros over the room for an error
+  Result(Error error) : error_(std::move(error)) {}
 
-  bool ok() const { return !failed_; }
+  bool ok() const { return !error_; }
   explicit operator bool() const { return ok(); }
-  const Error& error() const& { return error_; }
-  Error&& error() && { return std::move(error_); }
+  const Error& error() const& { return *error_; }
+  Error&& error() && { return *std::move(error_); }
   void value() && {
-    if (failed_) throw Exception{std::move(error_)};
+    if (error_) throw Exception{*std::move(error_)};
   }
 
  private:
-  bool failed_ = false;
-  Error error_;
+  std::optional<Error> error_;  // made only by a failure
 };
 
 // Returns the error of `expression` from the enclosing function if it failed.

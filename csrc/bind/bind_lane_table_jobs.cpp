@@ -75,14 +75,6 @@ void bind_lane_table_jobs(py::classh<PyTable>& table) {
           },
           py::arg("lane"), py::arg("job_seq"), py::arg("n"), "See calrt.kv.Allocator.begin_write.")
       .def(
-          "end_move",
-          [](const PyTable& self, TableLane lane, JobSeq job_seq, Arg<"ok", bool> ok,
-             Arg<"written", bool> written) {
-            return without_gil([&] { return self.table->end_move(**lane, job_seq, ok, written); });
-          },
-          py::arg("lane"), py::arg("job_seq"), py::arg("ok") = true, py::arg("written") = true,
-          "See calrt.kv.Allocator.end_move.")
-      .def(
           "poisoned",
           [](const PyTable& self, JobSeq job_seq, Arg<"unowned", bool> unowned) {
             return without_gil([&] { return self.table->poisoned(job_seq, unowned); });

@@ -38,7 +38,7 @@ Result<void> PrefixCache::park(const kv::LaneRef& lane, std::vector<int32_t> tok
 Result<PreparedLane> PrefixCache::prepare(kv::Reservation reservation, const MoveCall& call) {
   kv::LaneTable& table = *mover_->queue()->table();
   const kv::Reuse reuse = reservation.reuse();
-  std::optional<kv::PrefixEntry> evicted = std::move(reservation.evicted());
+  std::unique_ptr<kv::PrefixEntry> evicted = std::move(reservation.evicted());
   CALRT_TRY_ASSIGN(const kv::LaneRef lane, reservation.commit());
   PreparedLane ready{lane, reuse.tokens, reuse.kind};
   if (evicted && hosts_) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which job may write or read which lane, and what is true when it has ended.
+#include <algorithm>
+
 #include "base/out_of_memory.h"
 #include "kv/lane_change.h"
 
@@ -49,7 +51,7 @@ Result<LaneTable::Slot*> LaneTable::find_ready(const LaneRef& ref, uint64_t job_
 void LaneTable::begin(Slot& slot, Job job, uint64_t job_seq) {
   slot.job = job;
   slot.job_seq = slot.last_seq = job_seq;
-  if (job != Job::READ) slot.spillable = 0;
+  if (writes(job)) slot.spillable = 0;
 }
 
 Result<void> LaneTable::begin_job(const LaneRef& ref, uint64_t job_seq, uint32_t n, bool prefill) {
@@ -59,6 +61,12 @@ Result<void> LaneTable::begin_job(const LaneRef& ref, uint64_t job_seq, uint32_t
     if (n == 0) return fail(Status::INVALID_ARGUMENT, "a job writes at least 1 cell, got 0");
     if (auto room = slot->sequence.prepare_append(n); !room.ok())
       return fail(room.error().code, "lane %u: %s", ref.lane, room.error().message.c_str());
+    const uint32_t length = slot->sequence.length();
+    if (n > slot->reserved - std::min(slot->reserved, length))
+      return fail(Status::OUT_OF_RANGE,
+                  "lane %u: %u cells filled + %u to write > %u reserved: reserve as many as the "
+                  "prompt and all that follows it need",
+                  ref.lane, length, n, slot->reserved);
     let_go(*slot);
     begin(*slot, Job::GRAPH, job_seq);
     slot->job_cells = n;
@@ -71,7 +79,7 @@ bool LaneTable::end_job(const LaneRef& ref, uint64_t job_seq, bool ok, bool writ
   Change change(*this);
   Slot* slot = ref.lane < lanes() ? &slots_[ref.lane] : nullptr;
   if (slot == nullptr || ref.generation != generation_ || job_seq == 0 ||
-      slot->lease != ref.lease || slot->job_seq != job_seq) {
+      slot->lease != ref.lease || slot->job_seq != job_seq || slot->job == Job::SOURCE) {
     ++stale_;
     return false;
   }
@@ -83,7 +91,7 @@ bool LaneTable::end_job(const LaneRef& ref, uint64_t job_seq, bool ok, bool writ
 void LaneTable::end(Slot& slot, bool ok, bool written) {
   if (slot.job == Job::GRAPH && ok) (void)slot.sequence.append(slot.job_cells);  // was prepared
   if (slot.job == Job::MOVE && ok) std::swap(slot.sequence, slot.next);
-  const bool poisoned = !ok && written && slot.job != Job::READ;
+  const bool poisoned = !ok && written && writes(slot.job);
   if (poisoned || (slot.job == Job::MOVE && ok)) let_go(slot);
   slot.next.clear();
   slot.job = Job::NONE;
@@ -132,7 +140,9 @@ Result<Plan> LaneTable::begin_copy(const LaneRef& from, const LaneRef& to, int64
     Change change(*this);
     CALRT_TRY_ASSIGN(Slot * source, find_ready(from, job_seq));
     CALRT_TRY_ASSIGN(Slot * target, find_ready(to, job_seq));
-    CALRT_TRY_ASSIGN(Sequence copy, copy_of(source->sequence, p0, p1, compat));
+    CALRT_TRY(check_copy(source->sequence, p0, p1, compat));
+    Sequence copy(cells_);
+    CALRT_TRY(copy.copy(source->sequence, p0, p1, compat));
     if (source == target) return Plan{};
     Plan plan = copy_plan(from.lane, to.lane, copy);
     if (plan.empty()) {
@@ -141,7 +151,7 @@ Result<Plan> LaneTable::begin_copy(const LaneRef& from, const LaneRef& to, int64
     }
     target->next = std::move(copy);
     target->from = from.lane;
-    begin(*source, Job::READ, job_seq);
+    begin(*source, Job::SOURCE, job_seq);
     begin(*target, Job::MOVE, job_seq);
     return plan;
   });
@@ -207,73 +217,6 @@ Result<Plan> LaneTable::begin_spill(const LaneRef& ref, uint64_t job_seq) {
     begin(*slot, Job::READ, job_seq);
     return plan;
   });
-}
-
-// ---- poison and recovery ----------------------------------------------------------------------
-
-Result<LaneTable::Slot*> LaneTable::find_poisoned(uint32_t lane) {
-  CALRT_TRY(check_lane(lane));
-  Slot& slot = slots_[lane];
-  if (slot.state != LaneState::POISONED) {
-    return fail(Status::INVALID_STATE, "lane %u is %s: only a poisoned lane can be scrubbed", lane,
-                lane_state_name(slot.state));
-  }
-  if (slot.lease != 0) {
-    return fail(Status::INVALID_STATE, "lane %u still has its owner: release it first", lane);
-  }
-  return &slot;
-}
-
-Result<void> LaneTable::scrubbed(uint32_t lane) {
-  return or_out_of_memory([&]() -> Result<void> {
-    Change change(*this);
-    CALRT_TRY_ASSIGN(Slot * slot, find_poisoned(lane));
-    slot->failed_scrubs = 0;
-    make_free(*slot);
-    return {};
-  });
-}
-
-Result<LaneState> LaneTable::scrub_failed(uint32_t lane) {
-  return or_out_of_memory([&]() -> Result<LaneState> {
-    Change change(*this);
-    CALRT_TRY_ASSIGN(Slot * slot, find_poisoned(lane));
-    if (++slot->failed_scrubs >= kScrubs) set_state(*slot, LaneState::OFFLINE);
-    return slot->state;
-  });
-}
-
-std::vector<uint32_t> LaneTable::scrub(uint64_t job_seq) {
-  std::vector<uint32_t> emptied;
-  emptied.reserve(lanes());
-  Change change(*this);
-  for (uint32_t lane = 0; lane < lanes(); ++lane) {
-    Slot& slot = slots_[lane];
-    if (slot.state != LaneState::POISONED || (job_seq != 0 && slot.last_seq != job_seq)) continue;
-    slot.failed_scrubs = 0;
-    if (slot.lease == 0) {
-      make_free(slot);
-    } else {
-      set_state(slot, LaneState::RESERVED);
-      slot.sequence.clear();
-    }
-    emptied.push_back(lane);
-  }
-  return emptied;
-}
-
-void LaneTable::take_offline() {
-  Change change(*this);
-  for (Slot& slot : slots_) {
-    forget_owner(slot);
-    slot.next.clear();
-    slot.job = Job::NONE;
-    slot.job_seq = 0;
-    slot.job_cells = 0;
-    slot.from = kAnyLane;
-    set_state(slot, LaneState::OFFLINE);
-  }
-  if (prefixes_) (void)prefixes_->clear();
 }
 
 }  // namespace calrt::kv

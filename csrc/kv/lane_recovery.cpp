@@ -64,4 +64,18 @@ Result<LaneState> LaneTable::end_scrub(uint32_t lane, bool works) {
   });
 }
 
+void LaneTable::take_offline() {
+  Change change(*this);
+  for (Slot& slot : slots_) {
+    forget_owner(slot);
+    slot.next.clear();
+    slot.job = Job::NONE;
+    slot.job_seq = 0;
+    slot.job_cells = 0;
+    slot.from = kAnyLane;
+    set_state(slot, LaneState::OFFLINE);
+  }
+  if (prefixes_) (void)prefixes_->clear();
+}
+
 }  // namespace calrt::kv

@@ -16,8 +16,16 @@ Result<void> LaneTable::check_op(SeqOp op) const {
               support_of(op, caps_).why.c_str());
 }
 
+Result<void> LaneTable::check_op_on(SeqOp op, const Sequence& sequence, int64_t p0, int64_t p1,
+                                    Compat compat) const {
+  if (can(op)) return {};
+  CALRT_TRY_ASSIGN(const uint32_t n, sequence.count(p0, p1, compat));
+  return n == 0 ? Result<void>() : check_op(op);
+}
+
 Result<void> LaneTable::check_rm(const Sequence& sequence, int64_t p0, int64_t p1,
                                  Compat compat) const {
+  if (can(SeqOp::RM_MIDDLE) && can(SeqOp::RM_TAIL)) return {};
   CALRT_TRY_ASSIGN(const uint32_t n, sequence.count(p0, p1, compat));
   const bool behind = p1 >= 0 && sequence.pos_max() >= p1;
   return n == 0 ? Result<void>() : check_op(behind ? SeqOp::RM_MIDDLE : SeqOp::RM_TAIL);
@@ -65,9 +73,7 @@ Result<void> LaneTable::seq_add(const LaneRef& ref, int64_t p0, int64_t p1, int6
   return or_out_of_memory([&]() -> Result<void> {
     Change change(*this);
     CALRT_TRY_ASSIGN(Slot * slot, find_idle(ref));
-    CALRT_TRY_ASSIGN(const uint32_t n, slot->sequence.count(p0, p1, compat));
-    if (n == 0 || d == 0) return {};
-    CALRT_TRY(check_op(SeqOp::ADD));
+    if (d != 0) CALRT_TRY(check_op_on(SeqOp::ADD, slot->sequence, p0, p1, compat));
     return slot->sequence.add(p0, p1, d, compat);
   });
 }
@@ -77,21 +83,19 @@ Result<void> LaneTable::seq_div(const LaneRef& ref, int64_t p0, int64_t p1, int6
   return or_out_of_memory([&]() -> Result<void> {
     Change change(*this);
     CALRT_TRY_ASSIGN(Slot * slot, find_idle(ref));
-    CALRT_TRY_ASSIGN(const uint32_t n, slot->sequence.count(p0, p1, compat));
-    if (n != 0 && d > 1) CALRT_TRY(check_op(SeqOp::DIV));
+    if (d > 1) CALRT_TRY(check_op_on(SeqOp::DIV, slot->sequence, p0, p1, compat));
     return slot->sequence.div(p0, p1, d, compat);
   });
 }
 
-Result<Sequence> LaneTable::copy_of(const Sequence& from, int64_t p0, int64_t p1,
-                                    Compat compat) const {
+Result<void> LaneTable::check_copy(const Sequence& from, int64_t p0, int64_t p1,
+                                   Compat compat) const {
+  if (can(SeqOp::CP_FULL) && can(SeqOp::CP_PREFIX) && can(SeqOp::CP_RANGE)) return {};
   CALRT_TRY_ASSIGN(const uint32_t n, from.count(p0, p1, compat));
-  if (n != 0) {
-    const bool from_0 = p0 <= from.pos_min();
-    const bool whole = n == from.cells();
-    CALRT_TRY(check_op(whole ? SeqOp::CP_FULL : from_0 ? SeqOp::CP_PREFIX : SeqOp::CP_RANGE));
-  }
-  return from.slice(p0, p1, compat);
+  if (n == 0) return {};
+  const bool from_0 = p0 <= from.pos_min();
+  const bool whole = n == from.cells();
+  return check_op(whole ? SeqOp::CP_FULL : from_0 ? SeqOp::CP_PREFIX : SeqOp::CP_RANGE);
 }
 
 Result<void> LaneTable::seq_cp(const LaneRef& from, const LaneRef& to, int64_t p0, int64_t p1,
@@ -100,8 +104,9 @@ Result<void> LaneTable::seq_cp(const LaneRef& from, const LaneRef& to, int64_t p
     Change change(*this);
     CALRT_TRY_ASSIGN(Slot * source, find_idle(from));
     CALRT_TRY_ASSIGN(Slot * target, find_idle(to));
-    CALRT_TRY_ASSIGN(Sequence copy, copy_of(source->sequence, p0, p1, compat));
-    if (source != target) target->sequence = std::move(copy);
+    CALRT_TRY(check_copy(source->sequence, p0, p1, compat));
+    if (source != target) return target->sequence.copy(source->sequence, p0, p1, compat);
+    CALRT_TRY(source->sequence.count(p0, p1, compat));  // the arguments
     return {};
   });
 }

@@ -32,15 +32,12 @@ Reservation::Reservation(Reservation&& other) noexcept
     : table_(std::move(other.table_)),
       ref_(other.ref_),
       reuse_(other.reuse_),
-      evicted_(std::move(other.evicted_)) {
-  other.table_.reset();
-}
+      evicted_(std::move(other.evicted_)) {}
 
 Reservation& Reservation::operator=(Reservation&& other) noexcept {
   if (this != &other) {
     release();
     table_ = std::move(other.table_);
-    other.table_.reset();
     ref_ = other.ref_;
     reuse_ = other.reuse_;
     evicted_ = std::move(other.evicted_);
@@ -52,8 +49,7 @@ Reservation::~Reservation() { release(); }
 
 void Reservation::release() {
   if (table_ == nullptr) return;
-  auto table = std::move(table_);
-  table_.reset();
+  const auto table = std::move(table_);
   (void)table->release(ref_);  // stale when the reservation has expired: the lane is not ours
 }
 
@@ -74,7 +70,6 @@ Result<LaneRef> Reservation::commit() {
       return expired;
     }
     (*slot)->committed = true;
-    --table->promised_;
     table_.reset();
     return ref_;
   });
@@ -88,7 +83,12 @@ std::shared_ptr<LaneTable> LaneTable::make(uint32_t lanes, uint32_t cells, uint3
 }
 
 LaneTable::LaneTable(uint32_t lanes, uint32_t cells, uint32_t generation, MoveCaps caps)
-    : slots_(lanes, Slot(cells)), cells_(cells), generation_(generation), caps_(caps) {
+    : slots_(lanes, Slot(cells)),
+      cells_(cells),
+      generation_(generation),
+      caps_(caps),
+      free_(lanes) {
+  for (uint32_t lane = lanes; lane-- > 0;) free_.push(lane);
   for (int op = 0; op < kSeqOps; ++op) hows_[op] = support_of(static_cast<SeqOp>(op), caps).how;
   counts_[static_cast<size_t>(LaneState::FREE)] = lanes;
   available_.store(lanes);
@@ -132,17 +132,10 @@ Result<uint32_t> LaneTable::choose(const Need& need) const {
       return fail(Status::KV_NO_CAPACITY, "lane %u is not free (%s): wait, or ask for any lane",
                   need.prefer, lane_state_name(state));
   }
-  // Least recently used; of lanes never used the one with the highest index.
-  uint32_t chosen = kAnyLane;
-  if (counts_[static_cast<size_t>(LaneState::FREE)] > 0) {
-    for (uint32_t i = lanes(); i-- > 0;) {
-      if (slots_[i].state != LaneState::FREE) continue;
-      if (chosen == kAnyLane || slots_[i].last_used < slots_[chosen].last_used) chosen = i;
-    }
-  } else if (prefixes_) {
-    chosen = prefixes_->victim_lane().value_or(kAnyLane);
+  if (!free_.empty()) return free_.front();
+  if (prefixes_) {
+    if (const auto victim = prefixes_->victim_lane()) return *victim;
   }
-  if (chosen != kAnyLane) return chosen;
   if (counts_[static_cast<size_t>(LaneState::OFFLINE)] == lanes()) {
     return fail(Status::DEVICE_LOST, "none of the %u lanes works any more: load the model again",
                 lanes());
@@ -164,23 +157,26 @@ Result<Reservation> LaneTable::try_reserve(const Need& need, uint64_t now_ns) {
   return or_out_of_memory([&]() -> Result<Reservation> {
     CALRT_TRY(check_fits(need.tokens));
     if (need.prefer == kAnyLane ? need.only : need.prefer >= lanes()) return bad_lane(need.prefer);
-    std::optional<PrefixEntry> gone;  // destroyed after the mutex
     Reservation reservation;
+    std::unique_ptr<PrefixEntry> gone;  // destroyed after the mutex
     Change change(*this);
-    if (promised_ > 0) expire_locked(now_ns);
+    expire_locked(now_ns);
     const Reuse reuse = find_reuse(need);
     const bool in_place = reuse.kind == Reuse::Kind::IN_PLACE;
     auto lane = static_cast<uint32_t>(reuse.id);
     if (!in_place) {
       CALRT_TRY_ASSIGN(lane, choose(need));
     }
-    CALRT_TRY(count_reuse(need, reuse));
-    if (slots_[lane].state == LaneState::PARKED) {
-      auto taken = prefixes_->take({PrefixPlace::LANE, lane},
-                                   in_place ? PrefixEventKind::REMOVED : PrefixEventKind::EVICTED);
-      if (taken.ok()) (in_place ? gone : reservation.evicted_) = *std::move(taken);
-    }
     Slot& slot = slots_[lane];
+    const bool parked = slot.state == LaneState::PARKED;
+    if (parked) gone = std::make_unique<PrefixEntry>();
+    CALRT_TRY(count_reuse(need, reuse));
+    if (parked) {
+      CALRT_TRY_ASSIGN(
+          *gone, prefixes_->take({PrefixPlace::LANE, lane},
+                                 in_place ? PrefixEventKind::REMOVED : PrefixEventKind::EVICTED));
+      if (!in_place) reservation.evicted_ = std::move(gone);
+    }
     slot.spillable = reservation.evicted_ ? slot.sequence.length() : 0;
     slot.sequence.truncate(in_place ? reuse.tokens : 0);
     set_state(slot, LaneState::RESERVED);
@@ -189,7 +185,7 @@ Result<Reservation> LaneTable::try_reserve(const Need& need, uint64_t now_ns) {
     slot.lease = next_lease_++;
     slot.expires_ns = saturating_add(now_ns, need.ttl_ns);
     slot.reuse = in_place ? Reuse{} : reuse;
-    ++promised_;
+    earliest_ns_ = std::min(earliest_ns_, slot.expires_ns);
     reservation.table_ = shared_from_this();
     reservation.ref_ = LaneRef{lane, generation_, slot.lease};
     reservation.reuse_ = reuse;
@@ -203,11 +199,16 @@ uint32_t LaneTable::expire(uint64_t now_ns) {
 }
 
 uint32_t LaneTable::expire_locked(uint64_t now_ns) {
+  if (now_ns < earliest_ns_) return 0;
   uint32_t expired = 0;
+  earliest_ns_ = UINT64_MAX;
   for (Slot& slot : slots_) {
-    if (slot.state == LaneState::RESERVED && !slot.committed && now_ns >= slot.expires_ns) {
+    if (slot.state != LaneState::RESERVED || slot.committed) continue;
+    if (now_ns >= slot.expires_ns) {
       make_free(slot);
       ++expired;
+    } else {
+      earliest_ns_ = std::min(earliest_ns_, slot.expires_ns);
     }
   }
   return expired;
@@ -252,19 +253,21 @@ Result<LaneTable::Slot*> LaneTable::find(const LaneRef& ref) {
 }
 
 void LaneTable::set_state(Slot& slot, LaneState state) {
+  if (slot.state == state) return;
   --counts_[static_cast<size_t>(slot.state)];
   ++counts_[static_cast<size_t>(state)];
+  const auto lane = static_cast<uint32_t>(&slot - slots_.data());
+  if (slot.state == LaneState::FREE) free_.remove(lane);
+  if (state == LaneState::FREE) free_.push(lane);
   slot.state = state;
 }
 
 void LaneTable::make_free(Slot& slot) {
   forget_owner(slot);
   set_state(slot, LaneState::FREE);
-  slot.last_used = ++uses_;
 }
 
 void LaneTable::forget_owner(Slot& slot) {
-  if (slot.lease != 0 && !slot.committed) --promised_;
   let_go(slot);
   slot.lease = slot.expires_ns = 0;
   slot.committed = false;

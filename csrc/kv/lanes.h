@@ -17,72 +17,13 @@
 #include <vector>
 
 #include "base/result.h"
+#include "kv/lane_queue.h"
+#include "kv/lane_types.h"
 #include "kv/moves.h"
 #include "kv/prefix.h"
 #include "kv/sequence.h"
 
 namespace calrt::kv {
-
-enum class LaneState : uint8_t {
-  FREE,
-  RESERVED,  // owned, no graph job yet; perhaps filled by a prefix, a copy or a loaded state
-  PREFILLING,
-  DECODING,
-  DRAINING,  // its owner is gone, its job is not
-  PARKED,    // nobody's; keeps the cells of a prefix
-  POISONED,  // what its cells hold is unknown
-  OFFLINE    // not used any more by this table
-};
-inline constexpr int kLaneStates = 8;
-const char* lane_state_name(LaneState state);
-
-inline constexpr uint32_t kAnyLane = UINT32_MAX;
-inline constexpr uint32_t kScrubs = 2;  // that may fail before a lane is OFFLINE
-inline constexpr uint64_t kReservationTtlNs = 5'000'000'000;
-
-// Names one lease of one lane; stale once the lane was released.
-struct LaneRef {
-  uint32_t lane = 0;
-  uint32_t generation = 0;  // of the table (a loaded model)
-  uint64_t lease = 0;
-};
-
-struct LaneSnapshot {
-  LaneState state;
-  uint32_t length;        // cells that hold a token, from the beginning
-  uint32_t reserved;      // cells promised
-  uint64_t job_seq;       // of the job in flight, 0 = none
-  bool canonical = true;  // no data move is pending
-  uint32_t pins = 0;      // readers of a parked lane
-  uint32_t failed_scrubs = 0;
-};
-
-struct Capacity {
-  bool now;
-  uint32_t free, lanes, cells;  // free: and parked lanes that would be evicted
-};
-
-// What to reserve.
-struct Need {
-  uint32_t tokens = 0;  // cells: the prompt and everything that may be generated
-  uint32_t prefer = kAnyLane;
-  bool only = false;  // `prefer` or nothing; then no prefix is looked for
-  uint64_t ttl_ns = kReservationTtlNs;
-  const Prefix* prompt = nullptr;  // whose beginning may be reused; null: none
-};
-
-// What a reserved lane begins with. At least the prompt's last token is left to be computed.
-struct Reuse {
-  enum class Kind : uint8_t {
-    NONE,
-    IN_PLACE,  // the cells are there
-    COPY,      // of the parked lane `id`: begin_reuse() gives the plan
-    HOSTED     // of blob `id`: write its first `tokens` cells by begin_write()
-  };
-  Kind kind = Kind::NONE;
-  uint32_t tokens = 0;
-  uint64_t id = 0;
-};
 
 class LaneTable;
 
@@ -97,8 +38,8 @@ class Reservation {
   explicit operator bool() const { return table_ != nullptr; }
   const Reuse& reuse() const { return reuse_; }
   // The prefix whose cells still lie in the lane: it was parked there and made room. To keep it,
-  // read them (begin_spill) after commit() and before anything is written.
-  std::optional<PrefixEntry>& evicted() { return evicted_; }
+  // read them (begin_spill) after commit() and before anything is written. Null if none was.
+  std::unique_ptr<PrefixEntry>& evicted() { return evicted_; }
   void release();
   // The lane is the caller's now: no TTL, no RAII; to be given back by LaneTable::release.
   Result<LaneRef> commit();
@@ -108,7 +49,7 @@ class Reservation {
   std::shared_ptr<LaneTable> table_;
   LaneRef ref_;
   Reuse reuse_;
-  std::optional<PrefixEntry> evicted_;
+  std::unique_ptr<PrefixEntry> evicted_;
 };
 
 class LaneTable : public std::enable_shared_from_this<LaneTable> {
@@ -139,8 +80,8 @@ class LaneTable : public std::enable_shared_from_this<LaneTable> {
 
   // ---- jobs (lane_jobs.cpp); job_seq is unique and rises on each lane ----
 
-  // A graph job writes cells [length, length + n) of the lane. INVALID_STATE if it has a job or a
-  // data move is pending.
+  // A graph job writes cells [length, length + n) of the lane. OUT_OF_RANGE past the cells that
+  // were reserved, INVALID_STATE if it has a job or a data move is pending.
   Result<void> begin_job(const LaneRef& ref, uint64_t job_seq, uint32_t n, bool prefill);
   // The job ended: what it wrote counts if `ok`; POISONED if not ok and `written` (a lane that was
   // only read stays good). A job_seq that is not the lane's current one is counted as stale and
@@ -166,21 +107,9 @@ class LaneTable : public std::enable_shared_from_this<LaneTable> {
   Result<Plan> begin_reuse(const LaneRef& ref, uint64_t job_seq);
   // Reads the cells of the prefix that this lease evicted. INVALID_STATE once they were written.
   Result<Plan> begin_spill(const LaneRef& ref, uint64_t job_seq);
-  // end_job() of a plan.
-  bool end_move(const LaneRef& ref, uint64_t job_seq, bool ok, bool written) {
-    return end_job(ref, job_seq, ok, written);
-  }
 
-  // ---- poison and recovery (lane_jobs.cpp) ----
+  // ---- poison and recovery (lane_recovery.cpp) ----
 
-  // A poisoned lane whose device writes have ended becomes FREE again (its content is rewritten
-  // from cell 0 by the next owner).
-  Result<void> scrubbed(uint32_t lane);
-  // The scrub did not help: POISONED still, OFFLINE after the second time. The new state.
-  Result<LaneState> scrub_failed(uint32_t lane);
-  // Poisoned lanes become empty: FREE, or their owner's again with length 0, to be written anew
-  // from cell 0. Only those that job `job_seq` was the last to write; 0 = all. Their numbers.
-  std::vector<uint32_t> scrub(uint64_t job_seq);
   // Poisoned lanes, or those that job `job_seq` (0: any) was the last to write; `unowned`: that
   // were given back too.
   std::vector<uint32_t> poisoned(uint64_t job_seq, bool unowned) const;
@@ -254,7 +183,8 @@ class LaneTable : public std::enable_shared_from_this<LaneTable> {
  private:
   friend class Reservation;
   // What the job in flight does with the lane.
-  enum class Job : uint8_t { NONE, GRAPH, READ, MOVE };
+  enum class Job : uint8_t { NONE, GRAPH, READ, SOURCE, MOVE };  // SOURCE ends with its target
+  static bool writes(Job job) { return job == Job::GRAPH || job == Job::MOVE; }
   struct Slot {
     explicit Slot(uint32_t cells) : sequence(cells), next(cells) {}
     LaneState state = LaneState::FREE;
@@ -265,7 +195,7 @@ class LaneTable : public std::enable_shared_from_this<LaneTable> {
     uint32_t failed_scrubs = 0;
     bool scrubbing = false;    // somebody tries it
     uint32_t from = kAnyLane;  // of a copy: the lane whose job ends with this one
-    uint64_t lease = 0, job_seq = 0, expires_ns = 0, last_used = 0;
+    uint64_t lease = 0, job_seq = 0, expires_ns = 0;
     uint64_t last_seq = 0;  // survives leases: job_seq rises per lane
     Sequence sequence;
     Sequence next;  // of a MOVE: what it holds afterwards
@@ -297,12 +227,13 @@ class LaneTable : public std::enable_shared_from_this<LaneTable> {
   void let_go(Slot& slot);  // of what it was to reuse
   bool can(SeqOp op) const;
   Result<void> check_op(SeqOp op) const;  // UNSUPPORTED unless it can
+  Result<void> check_op_on(SeqOp op, const Sequence& sequence, int64_t p0, int64_t p1,
+                           Compat compat) const;  // if it has cells there
   Result<void> check_rm(const Sequence& sequence, int64_t p0, int64_t p1, Compat compat) const;
-  Result<Sequence> copy_of(const Sequence& from, int64_t p0, int64_t p1, Compat compat) const;
+  Result<void> check_copy(const Sequence& from, int64_t p0, int64_t p1, Compat compat) const;
   Plan copy_plan(uint32_t from, uint32_t to, const Sequence& held) const;
   Result<PrefixIndex*> prefixes();
   LaneSnapshot describe(uint32_t lane) const;
-  Result<Slot*> find_poisoned(uint32_t lane);
   const char* broken_rule(const Slot& slot) const;  // null if none
   Result<void> check_lane(uint32_t lane) const;
 
@@ -314,8 +245,9 @@ class LaneTable : public std::enable_shared_from_this<LaneTable> {
   std::optional<PrefixIndex> prefixes_;
   std::array<uint32_t, kLaneStates> counts_{};  // of lanes by state
   std::atomic<uint32_t> available_{0}, poisoned_{0};
-  uint32_t promised_ = 0;  // reservations that can expire
-  uint64_t next_lease_ = 1, uses_ = 0, stale_ = 0;
+  LaneQueue free_;                     // those in state FREE: the least recently used first
+  uint64_t earliest_ns_ = UINT64_MAX;  // no promise ends before
+  uint64_t next_lease_ = 1, stale_ = 0;
 };
 
 }  // namespace calrt::kv

@@ -21,6 +21,7 @@ struct Run {
   int32_t pos = 0;    // of the first cell; the others follow one by one, or are equal if `same`
   int32_t coded = 0;  // the position that the first cell's K is turned for; the others follow
   bool same = false;  // after seq_div: all cells have position `pos`
+  int64_t last_pos() const { return same ? pos : int64_t{pos} + n - 1; }
   bool operator==(const Run&) const = default;
 };
 
@@ -30,7 +31,7 @@ enum class Compat : uint8_t {
 };
 
 // Not thread-safe. Every operation is done whole, or fails and changes nothing; OUT_OF_HOST_MEMORY
-// included. Positions lie in [0, capacity). Cost: O(runs).
+// included. Positions lie in [0, capacity). Cost: O(runs); memory is kept for the next operation.
 class Sequence {
  public:
   explicit Sequence(uint32_t capacity) : capacity_(capacity < INT32_MAX ? capacity : INT32_MAX) {}
@@ -52,8 +53,8 @@ class Sequence {
   Result<void> add(int64_t p0, int64_t p1, int64_t d, Compat compat = Compat::STRICT);
   // Positions in [p0, p1) become floor(position / d), d >= 1.
   Result<void> div(int64_t p0, int64_t p1, int64_t d, Compat compat = Compat::STRICT);
-  // What a copy of [p0, p1) holds, at the same cells.
-  Result<Sequence> slice(int64_t p0, int64_t p1, Compat compat = Compat::STRICT) const;
+  // Becomes a copy of [p0, p1) of `from`, at the same cells.
+  Result<void> copy(const Sequence& from, int64_t p0, int64_t p1, Compat compat = Compat::STRICT);
   // n more cells behind a canonical sequence. INVALID_STATE on another one, OUT_OF_RANGE if full.
   Result<void> append(uint32_t n);
   // Everything of append(n) that can fail: append(n) does not, if nothing comes between.
@@ -69,10 +70,22 @@ class Sequence {
   bool operator==(const Sequence&) const = default;
 
  private:
+  // Where an operation builds its outcome before it takes the place of the runs. No part of what
+  // the sequence is: neither copied nor compared.
+  struct Draft {
+    Draft() = default;
+    Draft(const Draft&) {}
+    Draft& operator=(const Draft&) { return *this; }
+    Draft(Draft&&) = default;
+    Draft& operator=(Draft&&) = default;
+    bool operator==(const Draft&) const { return true; }
+    std::vector<Run> runs;
+  };
   Result<void> check_order() const;  // that plan() needs
 
   uint32_t capacity_;
   std::vector<Run> runs_;
+  Draft draft_;
 };
 
 // llama-server's context shift of `n` tokens: keeps the first `keep`, discards `discard` behind

@@ -190,7 +190,7 @@ class World {
 
   // False if no lane is free. With `start.history` its cells are put in place first.
   bool start(engine::Start start) {
-    auto reserved = table->try_reserve(1, now);
+    auto reserved = table->try_reserve(table->cells(), now);
     if (!reserved.ok()) return false;
     start.lane = reserved->commit().value();
     start.position = uint32_t(start.history.size());

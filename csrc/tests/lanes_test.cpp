@@ -146,7 +146,7 @@ struct Pair {
     auto got = table->begin_job(handles[lane], seq, n, prefill);
     ModelLane* m = model.owner(handles[lane], kGeneration);
     const bool legal = m != nullptr && m->committed && !m->poisoned && m->job == 0 &&
-                       seq > m->last_job && n > 0 && m->length + n <= model.cells;
+                       seq > m->last_job && n > 0 && m->length + n <= m->reserved;
     expect(got.ok() == legal, "begin_job");
     if (!legal) return;
     m->job = m->last_job = seq;
@@ -208,9 +208,18 @@ struct Pair {
   void scrub(uint32_t lane) {
     log += " scrub";
     ModelLane& m = model.lanes[lane];
-    const bool legal = m.poisoned && !m.owned;
-    expect(table->scrubbed(lane).ok() == legal, "scrubbed");
-    if (legal) m.free(++model.frees);
+    expect(table->begin_scrub(lane).ok() == m.poisoned, "begin_scrub");
+    expect(!table->begin_scrub(lane).ok(), "one at a time");
+    const auto state = table->end_scrub(lane, true);
+    expect(state.ok() == m.poisoned, "end_scrub");
+    if (!m.poisoned) return;
+    if (m.owned) {
+      m.poisoned = m.prefilled = m.decoding = false;
+      m.length = 0;
+    } else {
+      m.free(++model.frees);
+    }
+    expect(*state == m.state(), "what a scrub leaves");
   }
 
   // The lanes that job `seq` poisoned, all if 0.
@@ -218,17 +227,11 @@ struct Pair {
     log += " scrub_of";
     std::vector<uint32_t> expected;
     for (uint32_t i = 0; i < model.lanes.size(); ++i) {
-      ModelLane& m = model.lanes[i];
-      if (!m.poisoned || (seq != 0 && m.last_job != seq)) continue;
-      expected.push_back(i);
-      if (!m.owned) {
-        m.free(++model.frees);
-        continue;
-      }
-      m.poisoned = m.prefilled = m.decoding = false;
-      m.length = 0;
+      const ModelLane& m = model.lanes[i];
+      if (m.poisoned && (seq == 0 || m.last_job == seq)) expected.push_back(i);
     }
-    expect(table->scrub(seq) == expected, "scrub");
+    expect(table->poisoned(seq, false) == expected, "poisoned");
+    for (const uint32_t lane : expected) scrub(lane);
   }
 
   void pass(uint64_t ns) {
@@ -383,6 +386,12 @@ TEST(errors_name_the_numbers) {
   CHECK(too_long.error().message.find("8 cells") != std::string::npos);
   CHECK(!table->can_allocate(9).ok());
   CHECK(!table->try_reserve(1, 0, 2).ok());
+  const LaneRef four = std::move(*table->try_reserve(4, 0)).commit().value();
+  CHECK(table->begin_job(four, 1, 3, true).ok() && table->end_job(four, 1, true, true));
+  const auto past = table->begin_job(four, 2, 2, false);
+  CHECK(!past.ok() && past.error().code == Status::OUT_OF_RANGE);
+  CHECK(past.error().message.find("3 cells filled + 2 to write > 4 reserved") != std::string::npos);
+  CHECK(table->snapshot(four.lane).job_seq == 0 && table->begin_job(four, 2, 1, false).ok());
   CHECK(table->snapshot(99).state == LaneState::OFFLINE);
   LaneRef ref = std::move(*table->try_reserve(1, 0)).commit().value();
   ref.generation = 2;

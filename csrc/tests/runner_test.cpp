@@ -146,7 +146,7 @@ struct Rig {
   }
 
   Result<void> start(Start request) {
-    auto reserved = table->try_reserve(1, 0);
+    auto reserved = table->try_reserve(table->cells(), 0);
     if (!reserved.ok()) return std::move(reserved).error();
     request.lane = reserved->commit().value();
     auto started = runner->start(request);

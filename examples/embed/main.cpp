@@ -130,7 +130,7 @@ Result<void> serve(GraphRunner& runner, const Request& request, std::vector<int3
   const auto& table = runner.queue()->table();
   Result<void> answer = generate(runner, request, lane, out);
   if (!answer.ok() && embed::action_for(answer.error()) == embed::Action::SCRUB_LANE)
-    (void)table->scrub(0);  // a poisoned lane is written anew from its first cell
+    (void)runner.scrubber()->scrub(table->poisoned(0, false));  // is it still any good?
   if (auto released = table->release(lane); !released.ok()) return released;
   runner.queue()->lane_freed();
   return answer;

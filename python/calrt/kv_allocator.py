@@ -106,12 +106,14 @@ class Allocator:
     def begin_job(self, lane: LaneRef, job_seq: int, n: int, prefill: bool = False) -> None:
         """A graph job writes the next `n` cells. `job_seq` must rise on each lane.
 
-        Raises `StateError` if a job is in flight or a data move is pending: the message says what to do.
+        Raises `InvalidArgumentError` past the cells that were reserved; `StateError` if a job is in flight or
+        a data move is pending: the message says what to do.
         """
         self._native.begin_job(lane, job_seq, n, prefill)
 
     def end_job(self, lane: LaneRef, job_seq: int, ok: bool = True, written: bool = True) -> bool:
-        """The job ended: its cells count if `ok`; the lane is poisoned if not and something was `written`.
+        """The job or the plan of moves ended: what it made of the lane counts if `ok`; the lane is poisoned if
+        not and something was `written`, else it is as before.
 
         False if it is not the lane's job: dropped and counted.
         """
@@ -145,10 +147,6 @@ class Allocator:
     def begin_spill(self, lane: LaneRef, job_seq: int) -> list[Move]:
         """Reads the cells of the prefix that this lease `evicted`, before they are written."""
         return _plan(self._native.begin_spill(lane, job_seq))
-
-    def end_move(self, lane: LaneRef, job_seq: int, ok: bool = True, written: bool = True) -> bool:
-        """A begun move ended, as `end_job`: not `ok` and nothing `written` leaves the lane as it was."""
-        return self._native.end_move(lane, job_seq, ok, written)
 
     # ---- poison -------------------------------------------------------------------------------------
 
