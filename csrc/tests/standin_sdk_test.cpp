@@ -151,17 +151,23 @@ TEST(the_device_says_what_it_is) {
 TEST(a_bad_run_answers_its_number_and_computes_nothing) {
   Sdk sdk;
   CHECK(sdk.kv().Apply(0, 8) == 0);
-  const auto error_of = [&](const Tokens& tokens, int32_t first, int32_t seq) {
-    const RunInputs inputs(tokens, first, seq);
+  const auto error_of = [&](const Tokens& tokens, int32_t first, int32_t seq, int32_t gap = 0) {
+    RunInputs inputs(tokens, first, seq);
+    inputs.positions.at(tokens.size() - 1) += gap;
     const uint64_t run = sdk.infer(inputs);
     const calrt_done done = sdk.wait();
     calculet::OutputBuf out;
     CHECK(done.run == run && sdk.state_of(run) == CALRT_RUN_FAILED);
+    int state = -1;
+    uint64_t of = 1;
     CHECK(sdk.model.acquire(run, &out) == CALRT_E_OUTBUF_STATE);
+    CHECK(sdk.model.output_state(inputs.graph, CALRT_PING, &state, &of) == 0);
+    CHECK(state == CALRT_OUTBUF_FREE && of == 0);
     return done.error;
   };
   CHECK(error_of({512}, 0, 0) == CALRT_E_IO_VALUE && error_of({-1}, 0, 0) == CALRT_E_IO_VALUE);
   CHECK(error_of({1}, -1, 0) == CALRT_E_IO_VALUE && error_of({1}, 0, 16) == CALRT_E_IO_VALUE);
+  CHECK(error_of({1, 2}, 0, 0, 1) == CALRT_E_IO_VALUE);
   CHECK(error_of({1}, 8, 0) == CALRT_E_KV_RANGE && error_of({1, 2}, 7, 0) == CALRT_E_KV_RANGE);
   std::vector<uint32_t> cells(16, 1);
   CHECK(sdk.kv().state_get(0, 0, 8, cells.data(), 64) == 0 && cells == std::vector<uint32_t>(16));
