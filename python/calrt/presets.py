@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,9 @@ _SEED = 1  # of the weights
 _KV_OPS = ("lane_copy", "range_copy", "kv_read", "kv_write", "k_rotate")
 _ONE_CHIP: dict[str, Sequence[str]] = {"none": ("any", "chip:0")}
 _MOCK_SHAPE = {"layers": 1, "embed": 2, "heads": 1, "kv_heads": 1, "head_dim": 2}  # a cell of 8 bytes
-_WITHOUT_WEIGHTS = ("mock", "null")  # drivers that need none
+_WITHOUT_WEIGHTS = ("mock", "null", "calrt076")  # drivers that need none
 _CLASSES = {"cpu": "cpu-ref", "null": "null"}  # of calrt's drivers of one chip
+_ADAPTER_CLASSES = {"calrt076": "vdev-2chip"}
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class Preset:
     arch: str = "mock"
     shape: Json = field(default_factory=lambda: dict(_MOCK_SHAPE))
     """layers, embed, heads, kv_heads, head_dim of what the package stands for, if it has no weights."""
+    last_row_only: bool = False
+    """Prefill gives the logits of its last valid row, and is not asked for others."""
     tile: int = 0
     """Columns of the logits in a tile, the innermost axis; 0 = rows one after the other."""
     chips: int = 1
@@ -168,9 +171,9 @@ def preset_for(name: str, device: DeviceInfo, parallel: str = "auto", placement:
             f"load preset:{mock}, or open mock:{name}",
             Status.VERSION_MISMATCH,
         )
-    if device.driver not in ("mock", *_CLASSES):
+    if device.driver not in ("mock", *_CLASSES, *_ADAPTER_CLASSES):
         raise UnsupportedError(
-            f"preset:{name} is a stand-in for the drivers mock, null and cpu, this device has driver "
+            f"preset:{name} is a stand-in for the drivers mock, null, cpu and calrt076, this device has driver "
             f"{device.driver}: load a package that is made for it"
         )
     modes = _modes(_known(name), device.driver)
@@ -194,12 +197,13 @@ def build_preset(
     say, and unknown for others. `weights`: random ones, always the same; by default for every driver but mock
     and null. `parallel`: one of the preset's modes, "auto" is its first. For the drivers cpu and null the
     package is of one chip; for cpu, which computes, it keeps the preset's sizes and no more: logits are
-    linear, lanes in any order.
+    linear, lanes in any order. For calrt076 it has what the SDK's files can have: a batch of 1, tiled BF16
+    logits of the last row, no KV operation.
 
     Raises `ValueError` for an unknown name or mode, or cpu without weights; `FileExistsError` when `folder`
     exists; `TimeoutError` when another process builds the same for too long; `OSError`.
     """
-    preset = _known(name)
+    preset = _on_adapter(_known(name)) if driver in _ADAPTER_CLASSES else _known(name)
     modes = _modes(preset, driver)
     mode = next(iter(modes)) if parallel == "auto" else parallel
     if mode not in modes:
@@ -233,7 +237,12 @@ def _modes(preset: Preset, driver: str) -> dict[str, Sequence[str]]:
 
 
 def _device_class(name: str, driver: str) -> str | None:
-    return f"mock-{name}" if driver == "mock" else _CLASSES.get(driver)
+    return f"mock-{name}" if driver == "mock" else (_CLASSES | _ADAPTER_CLASSES).get(driver)
+
+
+def _on_adapter(preset: Preset) -> Preset:
+    """The preset as files of CalRT 0.7.6 could have it."""
+    return replace(preset, profiles=(1,), dtypes=("bf16",), kv_ops=(), tile=16, last_row_only=True)
 
 
 @dataclass(frozen=True)
@@ -306,9 +315,10 @@ class _Recipe:
             layout = {"kind": "tiled", "tile": tile, "order": ["o", 0, "i"], "padded": None}
         lane_map = preset.lane_map
         prefill = "any" if lane_map == "identity" else lane_map
+        rows = lane_map != "none" and not preset.last_row_only
         return [
             decode_graph(logits, preset.profiles, lane_map, layout),
-            prefill_graph(logits, preset.chunks, prefill, layout, logit_rows=lane_map != "none"),
+            prefill_graph(logits, preset.chunks, prefill, layout, logit_rows=rows),
         ]
 
     def _manifest(self, vocabulary: Vocabulary, artifacts: list[Json], rows: list[list[Any]]) -> Json:
