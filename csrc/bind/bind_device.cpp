@@ -20,7 +20,7 @@ std::shared_ptr<PyDevice> open_device(Arg<"spec", std::string> spec,
                                       Arg<"layers", std::optional<std::string>> layers,
                                       Arg<"exclusive", std::optional<bool>> exclusive) {
   const Device::Options pairs(options->begin(), options->end());
-  const OpenSettings settings{*layers, *exclusive};
+  const OpenSettings settings{*layers, *exclusive, {}};
   return std::make_shared<PyDevice>(PyDevice{
       unwrap(without_gil([&] { return Device::open(*spec, pairs, settings); }), {*spec, 0})});
 }

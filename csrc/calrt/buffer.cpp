@@ -89,8 +89,12 @@ Result<std::unique_ptr<Buffer>> Device::make_buffer(const BufferPlan& plan, Buff
   buffer->handle_ = BufferHandle({made, &table()});
   const auto map = CALRT_DRIVER_ENTRY(table(), buffer_map);
   if (map != nullptr && (plan.domain & kHostDomains) != 0) {
-    CALRT_TRY(call_driver("buffer_map",
-                          [&](cald_error* detail) { return map(made, &buffer->data_, detail); }));
+    const auto mapped = call_driver(
+        "buffer_map", [&](cald_error* detail) { return map(made, &buffer->data_, detail); });
+    if (!mapped.ok()) {  // memory without an address is read and written by copies
+      if (mapped.error().code != Status::UNSUPPORTED) return mapped.error();
+      buffer->data_ = nullptr;
+    }
     if (reinterpret_cast<uintptr_t>(buffer->data_) % plan.align != 0)
       return Error{Status::INTERNAL, 0,
                    "the driver maps a buffer at an address that is no multiple of " +

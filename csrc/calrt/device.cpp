@@ -2,53 +2,48 @@
 #include "calrt/device.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 
+#include "calrt/device_spec.h"
 #include "calrt/driver_host.h"
 
 namespace calrt {
 namespace {
 
-// What follows the driver in a spec: all digits are a device's index, anything else its config.
-struct Spec {
-  std::string driver, config;
-  uint32_t index = 0;
-};
+// Drivers that run in a process of their own unless that is turned off: what they wrap may hang, or
+// end the process.
+constexpr const char* kIsolatedByDefault[] = {"calrt076"};
 
-Result<Spec> parse_spec(const std::string& text) {
-  Spec spec;
-  const size_t from = text.empty() || text[0] != '/' ? 0 : text.rfind('/');
-  const size_t colon = text.find(':', from);
-  spec.driver = text.substr(0, colon);
-  if (colon != std::string::npos) spec.config = text.substr(colon + 1);
-  if (spec.driver.empty())
+bool isolated_by_default(const std::string& driver) {
+  const size_t slash = driver.rfind('/');
+  const std::string file = driver.substr(slash == std::string::npos ? 0 : slash + 1);
+  return std::any_of(
+      std::begin(kIsolatedByDefault), std::end(kIsolatedByDefault),
+      [&](const std::string& name) { return driver == name || file == "libcald_" + name + ".so"; });
+}
+
+Result<bool> isolation(const DeviceSpec& spec, const std::string& text,
+                       const std::optional<bool>& wanted) {
+  if (spec.isolated && wanted == false)
     return fail(Status::INVALID_ARGUMENT,
-                "device '%s': expected a driver's name (\"cpu\", \"mock:bare\") or "
-                "\"/path/libcald_vendor.so:0\"",
+                "device '%s': \"isolate:\" and isolate=False contradict each other: leave out one",
                 text.c_str());
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  if (!spec.config.empty() && std::all_of(spec.config.begin(), spec.config.end(), is_digit)) {
-    const char* end = spec.config.data() + spec.config.size();
-    if (std::from_chars(spec.config.data(), end, spec.index).ec != std::errc())
-      return fail(Status::OUT_OF_RANGE, "device '%s': index %s is too large", text.c_str(),
-                  spec.config.c_str());
-    spec.config.clear();
-  }
-  return spec;
+  return spec.isolated || wanted.value_or(isolated_by_default(spec.driver));
 }
 
 }  // namespace
 
 Result<std::shared_ptr<Device>> Device::open(const std::string& text, const Options& options,
                                              const OpenSettings& settings) {
-  CALRT_TRY_ASSIGN(const Spec spec, parse_spec(text));
+  CALRT_TRY_ASSIGN(const DeviceSpec spec, DeviceSpec::parse(text));
+  CALRT_TRY_ASSIGN(const bool isolated, isolation(spec, text, settings.isolate));
   std::shared_ptr<Device> device(new Device);
   device->spec_ = text;
   const char* usual_layers = std::getenv("CALRT_LAYERS");
   CALRT_TRY_ASSIGN(
       device->library_,
-      DriverLibrary::load(spec.driver, settings.layers.value_or(usual_layers ? usual_layers : "")));
+      DriverLibrary::load(spec.driver, settings.layers.value_or(usual_layers ? usual_layers : ""),
+                          isolated));
   DriverLibrary& library = *device->library_;
   const cald_driver_table& table = library.table();
 

@@ -37,13 +37,17 @@ struct OpenSettings {
   std::optional<std::string> layers;
   // Locked against other processes; unset: if the device says that it is exclusive.
   std::optional<bool> exclusive;
+  // The driver runs in a process of its own; unset: if the spec says so, or the driver is one that
+  // needs it.
+  std::optional<bool> isolate;
 };
 
 class Device : public std::enable_shared_from_this<Device> {
  public:
   using Options = std::vector<std::pair<std::string, std::string>>;
 
-  // `spec`: "cpu", "mock:bare" (driver:config) or "/path/libcald_vendor.so[:index]".
+  // `spec`: as DeviceSpec: "cpu", "mock:bare" (driver:config), "/path/libcald_vendor.so[:index]",
+  // "isolate:mock".
   // DEVICE_UNHEALTHY, naming the holder, when it is exclusive and another process has it.
   static Result<std::shared_ptr<Device>> open(const std::string& spec, const Options& options,
                                               const OpenSettings& settings = {});

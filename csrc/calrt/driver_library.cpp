@@ -16,6 +16,7 @@
 #include "base/ranked_mutex.h"
 #include "calrt/driver_host.h"
 #include "calrt/whole_library.h"
+#include "layers/isolate/isolate.h"
 
 namespace calrt {
 namespace fs = std::filesystem;
@@ -99,12 +100,12 @@ Result<std::string> DriverLibrary::find(const std::string& name) {
 
 namespace {
 
-struct Required {
+struct TableField {
   const char* name;
   size_t offset;
   bool needed;
 };
-constexpr Required kRequired[] = {
+constexpr TableField kTableFields[] = {
     {"name", offsetof(cald_driver_table, name), true},
     {"version", offsetof(cald_driver_table, version), true},
 #define CALD_ENTRY(entry, need, minor, cls) \
@@ -127,7 +128,7 @@ Result<void> check_table(const std::string& path, const cald_driver_table* table
                 "driver.h",
                 path.c_str(), table->abi_version >> 16, table->abi_version & 0xffff, CALD_ABI_MAJOR,
                 CALD_ABI_MINOR);
-  for (const Required& entry : kRequired) {
+  for (const TableField& entry : kTableFields) {
     if (!entry.needed) continue;
     const char* why = nullptr;
     if (entry.offset + sizeof(void*) > table->struct_size) {
@@ -144,7 +145,9 @@ Result<void> check_table(const std::string& path, const cald_driver_table* table
   return {};
 }
 
-Result<const cald_driver_table*> load_table(const std::string& path) {
+}  // namespace
+
+Result<cald_driver_entry_fn> load_entry(const std::string& path) {
   CALRT_TRY(check_library_is_whole(path));
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -156,6 +159,13 @@ Result<const cald_driver_table*> load_table(const std::string& path) {
   if (entry == nullptr)
     return fail(Status::VERSION_MISMATCH,
                 "%s is no calrt driver: it does not export cald_driver_entry", path.c_str());
+  return entry;
+}
+
+namespace {
+
+Result<const cald_driver_table*> ask_for_table(const std::string& path,
+                                               cald_driver_entry_fn entry) {
   const cald_driver_table* table = nullptr;
   auto answered = call_driver("driver_entry", [&](cald_error* detail) {
     const cald_status status = entry(&driver_host(), CALD_ABI_VERSION, &table);
@@ -184,9 +194,16 @@ struct DriverRegistry {
   Result<const cald_driver_table*> table(const std::string& path) {
     const std::scoped_lock lock(mutex);
     if (const auto known = tables.find(path); known != tables.end()) return known->second;
-    CALRT_TRY_ASSIGN(const cald_driver_table* table, load_table(path));
+    CALRT_TRY_ASSIGN(const cald_driver_entry_fn entry, load_entry(path));
+    CALRT_TRY_ASSIGN(const cald_driver_table* table, ask_for_table(path, entry));
     tables.emplace(path, table);
     return table;
+  }
+
+  // Not under the mutex: a library that hangs while it is loaded holds up nobody else.
+  static Result<const cald_driver_table*> isolated_table(const std::string& path) {
+    CALRT_TRY_ASSIGN(const cald_driver_entry_fn entry, isolate::entry_of(path));
+    return ask_for_table(path, entry);
   }
 
   Slot<DriverLibrary>& slot(const std::string& path) {
@@ -194,11 +211,13 @@ struct DriverRegistry {
     return slots[path];
   }
 
-  Result<std::shared_ptr<DriverLibrary>> open(const std::string& path, const cald_driver_table& own,
+  // `sharable`: not in a process of its own, which may be dead.
+  Result<std::shared_ptr<DriverLibrary>> open(const std::string& path, bool sharable,
+                                              const cald_driver_table& own,
                                               std::vector<std::shared_ptr<layers::Layer>> layers) {
     // Layers have a state, e.g. how often a rule was met: each open has its own. A driver as it is
     // is shared.
-    Slot<DriverLibrary>* shared = layers.empty() ? &slot(path) : nullptr;
+    Slot<DriverLibrary>* shared = layers.empty() && sharable ? &slot(path) : nullptr;
     if (shared != nullptr) {
       bool timed_out = false;
       if (auto living = shared->take(std::chrono::seconds(10), &timed_out)) return living;
@@ -224,13 +243,15 @@ struct DriverRegistry {
 };
 
 Result<std::shared_ptr<DriverLibrary>> DriverLibrary::load(const std::string& name,
-                                                           const std::string& layers) {
+                                                           const std::string& layers,
+                                                           bool isolated) {
   CALRT_TRY_ASSIGN(auto made,
                    layers::make_layers(layers));  // first: what has no meaning costs none
   CALRT_TRY_ASSIGN(const std::string path, find(name));
   DriverRegistry& registry = DriverRegistry::get();
-  CALRT_TRY_ASSIGN(const cald_driver_table* own, registry.table(path));
-  return registry.open(path, *own, std::move(made));
+  CALRT_TRY_ASSIGN(const cald_driver_table* own,
+                   isolated ? DriverRegistry::isolated_table(path) : registry.table(path));
+  return registry.open(path, !isolated, *own, std::move(made));
 }
 
 std::vector<std::string> DriverLibrary::available() {

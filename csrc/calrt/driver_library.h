@@ -25,9 +25,10 @@ class DriverLibrary {
   // CALRT_DRIVER_PATH (colon-separated) and then in drivers/ beside libcalrt.so. Refuses another
   // ABI major and a table without a required entry, naming it. `layers` as layers::make_layers
   // takes it, for this load alone; without any, table() is the driver's own and the instance is
-  // shared. Thread-safe.
+  // shared. `isolated`: in a process of its own, for this load alone (layers/isolate). Thread-safe.
   static Result<std::shared_ptr<DriverLibrary>> load(const std::string& name,
-                                                     const std::string& layers = "");
+                                                     const std::string& layers = "",
+                                                     bool isolated = false);
   // Real path of the library that load() would take for `name`.
   static Result<std::string> find(const std::string& name);
   // Short names that load() would find, sorted.
@@ -54,6 +55,9 @@ class DriverLibrary {
   DriverHandle driver_;
   RankedMutex mutex_{LockRank::DRIVERS, "driver"};
 };
+
+// The entry that the library at `path` exports; loads it, for good.
+Result<cald_driver_entry_fn> load_entry(const std::string& path);
 
 // The entry a caller wants, or null when the driver's table is too old to have it.
 #define CALRT_DRIVER_ENTRY(table, entry)                                               \

@@ -29,8 +29,8 @@ struct TableClient {
   BufferHandle tokens, logits;
   ModelHandle model;
 
-  TableClient(const std::string& driver, const std::string& layers) {
-    library = *DriverLibrary::load(driver, layers);
+  TableClient(const std::string& driver, const std::string& layers, bool isolated = false) {
+    library = *DriverLibrary::load(driver, layers, isolated);
     cald_device_options options{};
     options.struct_size = sizeof options;
     options.config = "";

@@ -161,13 +161,14 @@ cald_status buffer_alloc(cald_device* device, uint32_t domain, uint64_t bytes, u
     const uint64_t aligned = std::max(align, kLeastAlign);
     const uint64_t rounded = (bytes + aligned - 1) / aligned * aligned;
     auto buffer = std::make_unique<cald_buffer>();
-    buffer->data = static_cast<unsigned char*>(std::aligned_alloc(aligned, rounded));
+    // Of the host's memory, which it may share with other processes.
+    const cald_host& host = *device->driver->host;
+    buffer->data = static_cast<unsigned char*>(host.alloc(host.user, rounded, aligned));
     if (buffer->data == nullptr)
       return fail(Status::OUT_OF_HOST_MEMORY,
                   "%llu bytes for a buffer: the system has no memory left",
                   static_cast<unsigned long long>(bytes));
-    // Small blocks may hold what the process freed before; large ones are fresh pages already.
-    if (rounded <= (uint64_t{1} << 20)) std::memset(buffer->data, 0, rounded);
+    std::memset(buffer->data, 0, rounded);
     buffer->device = device;
     buffer->bytes = bytes;
     *out = buffer.release();
@@ -176,7 +177,9 @@ cald_status buffer_alloc(cald_device* device, uint32_t domain, uint64_t bytes, u
 }
 
 void buffer_free(cald_buffer* buffer) {
-  if (buffer != nullptr) std::free(buffer->data);
+  if (buffer == nullptr) return;
+  const cald_host& host = *buffer->device->driver->host;
+  host.free(host.user, buffer->data);
   delete buffer;
 }
 

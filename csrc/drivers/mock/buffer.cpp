@@ -2,12 +2,13 @@
 #include "drivers/mock/buffer.h"
 
 #include <chrono>
-#include <cstdlib>
 #include <thread>
 
 cald_buffer::~cald_buffer() {
-  std::free(data);
-  if (data != nullptr && domain == CALD_DOMAIN_DEVICE) device->give_back(bytes);
+  if (data == nullptr) return;
+  const cald_host& host = *device->driver->host;
+  host.free(host.user, data);
+  if (domain == CALD_DOMAIN_DEVICE) device->give_back(bytes);
 }
 
 namespace calrt::mock {
@@ -42,15 +43,17 @@ Result<std::unique_ptr<cald_buffer>> make_buffer(cald_device* device, uint32_t d
   const uint64_t step = std::max(align, kAlign);
   const uint64_t rounded = (bytes + step - 1) / step * step;
   auto buffer = std::make_unique<cald_buffer>();
+  buffer->device = device;
   if (domain == CALD_DOMAIN_DEVICE) CALRT_TRY(device->charge(bytes, "the buffer"));
-  buffer->data = static_cast<unsigned char*>(std::aligned_alloc(step, rounded));
+  // Of the host's memory, which it may share with other processes.
+  const cald_host& host = *device->driver->host;
+  buffer->data = static_cast<unsigned char*>(host.alloc(host.user, rounded, step));
   if (buffer->data == nullptr) {
     if (domain == CALD_DOMAIN_DEVICE) device->give_back(bytes);
     return fail(Status::OUT_OF_HOST_MEMORY,
                 "%llu bytes for a buffer: the system has no memory left", static_cast<ull>(bytes));
   }
   std::memset(buffer->data, 0, rounded);
-  buffer->device = device;
   buffer->bytes = bytes;
   buffer->domain = domain;
   return buffer;
