@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KV from Python: a reserve and its release, and a sequence's state to memory and back, beside memcpy."""
+"""KV from Python: a reserve and its release; a state to memory and back beside memcpy; a shift, a prefill."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import calrt
 CALLS = 500
 LIMIT_S = 1.5e-6
 SAVE_SHARE, RESTORE_SHARE = 0.55, 0.40
+SHIFT_SHARE = 0.05
+CELLS = 2048  # of 32 KiB: a lane of 64 MiB
 
 
 def test_try_reserve(perf, null_model: calrt.Model) -> None:  # type: ignore[no-untyped-def]
@@ -27,30 +29,60 @@ def test_try_reserve(perf, null_model: calrt.Model) -> None:  # type: ignore[no-
     perf.record("py try_reserve+release", 1e6 * best / CALLS, "us", limit=1e6 * LIMIT_S)
 
 
+@pytest.fixture(scope="module")
+def wide_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random llama whose cells are large and whose other work is small."""
+    from calrt.package_build import build_package
+    from tiny_gguf import make_llama
+
+    source = make_llama(
+        tmp_path_factory.mktemp("gguf") / "wide.gguf", layers=8, embed=512, heads=8, kv_heads=8, context=CELLS
+    )
+    return build_package(source, tmp_path_factory.mktemp("package") / "wide")
+
+
 @pytest.fixture
-def long_model(tiny_package: Path) -> Iterator[calrt.Model]:
-    """The tiny model on cpu, its whole context."""
-    with calrt.open("cpu") as device, device.load(tiny_package, lanes=2) as model:
-        yield model
+def full(wide_package: Path) -> Iterator[tuple[calrt.Model, calrt.kv.Lane]]:
+    """A model on cpu, and a lane of it that is full."""
+    with (
+        calrt.open("cpu") as device,
+        device.load(wide_package, lanes=1, cells=CELLS) as model,
+        model.kv.reserve(CELLS) as lane,
+    ):
+        prefill(model, lane)
+        yield model, lane
 
 
-def test_state(perf, long_model: calrt.Model) -> None:  # type: ignore[no-untyped-def]
-    kv = long_model.kv
-    with kv.reserve(long_model.cells) as lane:
-        calrt.Sequence(long_model, lane).prefill([1] * long_model.cells)
-        data = bytearray(len(kv.state(lane)))
-        source, target = np.frombuffer(data, np.uint8).copy(), np.zeros(len(data), np.uint8)
+def prefill(model: calrt.Model, lane: calrt.kv.Lane) -> None:
+    """The lane anew, all of it."""
+    lane.truncate(0)
+    calrt.Sequence(model, lane).prefill([1] * model.cells)
 
-        def copy() -> None:
-            target[:] = source
 
-        def save() -> None:
-            kv.state(lane, out=data)
+def test_state(perf, full: tuple[calrt.Model, calrt.kv.Lane]) -> None:  # type: ignore[no-untyped-def]
+    model, lane = full
+    kv = model.kv
+    data = bytearray(len(kv.state(lane)))
+    source, target = np.frombuffer(data, np.uint8).copy(), np.zeros(len(data), np.uint8)
 
-        def restore() -> None:
-            kv.restore(lane, data)
+    def copy() -> None:
+        target[:] = source
 
-        memcpy, saved, restored = perf.best(copy, save, restore)
-    gib = len(data) / (1 << 30)
-    perf.record("py state: save", gib / saved, "GiB/s", limit=SAVE_SHARE * gib / memcpy, n=len(data))
-    perf.record("py state: restore", gib / restored, "GiB/s", limit=RESTORE_SHARE * gib / memcpy, n=len(data))
+    def save() -> None:
+        kv.state(lane, out=data)
+
+    def restore() -> None:
+        kv.restore(lane, data)
+
+    memcpy, saved, restored = perf.best(copy, save, restore)
+    perf.record("py state: save", 1e3 * saved, "ms", limit=1e3 * memcpy / SAVE_SHARE, n=len(data))
+    perf.record("py state: restore", 1e3 * restored, "ms", limit=1e3 * memcpy / RESTORE_SHARE, n=len(data))
+
+
+def test_shift(perf, full: tuple[calrt.Model, calrt.kv.Lane]) -> None:  # type: ignore[no-untyped-def]
+    model, lane = full
+    # Of a full lane, so that all but one of its cells move and are turned.
+    shifted, filled = perf.best(lambda: model.kv.shift(lane, 0, 1), lambda: prefill(model, lane), rounds=3)
+    perf.record(
+        "py shift of a full lane", 1e3 * shifted, "ms", limit=1e3 * SHIFT_SHARE * filled, n=model.cells
+    )
