@@ -6,7 +6,7 @@
 namespace calrt::mock {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
+constexpr uint64_t kMebibyte = uint64_t{1} << 20, kGiB = uint64_t{1} << 30;
 constexpr uint32_t kAllDomains = CALD_DOMAIN_HOST | CALD_DOMAIN_HOST_PINNED | CALD_DOMAIN_DEVICE;
 constexpr uint32_t kAllOps = CALD_KV_CLEAR | CALD_KV_LANE_COPY | CALD_KV_RANGE_COPY |
                              CALD_KV_ROTATE | CALD_KV_READ | CALD_KV_WRITE;
@@ -27,8 +27,8 @@ constexpr cald_link kOneLink[] = {{CALD_HOST_CHIP, 0, 16'000'000'000, 2'000},
                                   {0, CALD_HOST_CHIP, 12'000'000'000, 2'000}};
 
 // Two chips.
-const cald_chip kTwin0 = {sizeof(cald_chip), 0, "mock chip 0", 512 * kMiB};
-const cald_chip kTwin1 = {sizeof(cald_chip), 1, "mock chip 1", 512 * kMiB};
+const cald_chip kTwin0 = {sizeof(cald_chip), 0, "mock chip 0", 512 * kMebibyte};
+const cald_chip kTwin1 = {sizeof(cald_chip), 1, "mock chip 1", 512 * kMebibyte};
 const cald_chip* const kTwins[] = {&kTwin0, &kTwin1};
 constexpr uint64_t kSessionPerChip[] = {1, 2};
 constexpr const char* kNoneOrTensor[] = {"none", "tensor"};
