@@ -48,7 +48,7 @@ _SEED = 1  # of the weights
 _KV_OPS = ("lane_copy", "range_copy", "kv_read", "kv_write", "k_rotate")
 _ONE_CHIP: dict[str, Sequence[str]] = {"none": ("any", "chip:0")}
 _MOCK_SHAPE = {"layers": 1, "embed": 2, "heads": 1, "kv_heads": 1, "head_dim": 2}  # a cell of 8 bytes
-_WITHOUT_WEIGHTS = ("mock", "null", "calrt076")  # drivers that need none
+_WITHOUT_WEIGHTS = ("mock", "null")  # drivers that need none
 _CLASSES = {"cpu": "cpu-ref", "null": "null"}  # of calrt's drivers of one chip
 _ADAPTER_CLASSES = {"calrt076": "vdev-2chip"}
 

@@ -75,7 +75,7 @@ Result<std::unique_ptr<ModelGraph>> describe_graph(const sdk::Graph& theirs, uin
   for (const bool output : {false, true})
     for (const sdk::Io& io : theirs.io[output]) {
       const bool rows = io.role == CALD_ROLE_TOKENS || io.role == CALD_ROLE_POSITIONS;
-      if ((io.role == CALD_ROLE_LOGITS) != output || has[io.role])
+      if (io.role != 0 && ((io.role == CALD_ROLE_LOGITS) != output || has[io.role]))
         return contradicts(*made, io, "it is there twice, or on the wrong side");
       CALRT_TRY(add_io(made.get(), io, output ? vocab : rows ? theirs.rows : 1));
       has[io.role] = true;

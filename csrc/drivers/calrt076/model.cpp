@@ -55,7 +55,11 @@ Result<void> check_facts(const sdk::ModelFacts& is, const cald_package& package,
                 "%u lanes of %u cells are %llu: the model's KV arena has %u; take fewer of either",
                 options.lanes, options.cells, static_cast<ull>(options.lanes) * options.cells,
                 is.cells);
-  if (options.kv_dtype != is.kv_dtype)
+  // Cells of no float are opaque: nothing of calrt interprets them, whatever the package calls
+  // them.
+  const bool floats =
+      is.kv_dtype == CALD_BF16 || is.kv_dtype == CALD_F16 || is.kv_dtype == CALD_F32;
+  if (floats && options.kv_dtype != is.kv_dtype)
     return fail(Status::UNSUPPORTED, "kv_dtype=%d: the model was compiled with %d",
                 options.kv_dtype, is.kv_dtype);
   return {};
@@ -125,6 +129,7 @@ Result<std::unique_ptr<cald_model>> cald_model::load(cald_device* device,
   auto model = std::make_unique<cald_model>();
   model->lanes = options->lanes;
   model->cells = options->cells;
+  model->kv_dtype = options->kv_dtype;
   {
     std::lock_guard lock(device->vdev_mutex);
     if (device->models != 0)
@@ -163,7 +168,7 @@ void cald_model::describe(cald_model_info* out) const {
   info.cells = cells;
   info.vocab = facts.vocab;
   info.compute = CALD_COMPUTE_BF16;
-  info.kv_dtype = facts.kv_dtype;
+  info.kv_dtype = kv_dtype;
   info.logits_dtype = graphs.front()->logits().dtype;
   info.weight_bytes = facts.weight_bytes;
   info.kv_bytes = facts.kv_bytes;

@@ -37,6 +37,7 @@ struct cald_model {
   calrt_model* handle = nullptr;
   calrt::calrt076::sdk::ModelFacts facts{};
   uint32_t lanes = 0, cells = 0;
+  int32_t kv_dtype = 0;  // as asked for; facts.kv_dtype is what the cells are made of
   std::vector<std::unique_ptr<calrt::calrt076::ModelGraph>> graphs;
   std::vector<const cald_graph*> graph_list;
 
