@@ -112,8 +112,8 @@ class Allocator:
         self._native.begin_job(lane, job_seq, n, prefill)
 
     def end_job(self, lane: LaneRef, job_seq: int, ok: bool = True, written: bool = True) -> bool:
-        """The job or the plan of moves ended: what it made of the lane counts if `ok`; the lane is poisoned if
-        not and something was `written`, else it is as before.
+        """The job or the plan of moves ended: what it made of the lane counts if `ok`; the lane is poisoned
+        if not and something was `written`, else it is as before.
 
         False if it is not the lane's job: dropped and counted.
         """
