@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "conformance/kit.h"
 
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,8 +8,9 @@
 #include <cstdlib>
 
 #include "calrt/driver_host.h"
+#include "calrt/driver_library.h"
 #include "calrt/model.h"
-#include "calrt/whole_library.h"
+#include "layers/isolate/isolate.h"
 
 namespace calrt::conformance {
 
@@ -30,13 +30,11 @@ LoadAsk::LoadAsk(const ResolvedLoad& resolved) : asked(resolved) {
 }
 
 std::string Kit::open(Subject subject, std::unique_ptr<Kit>* out) {
-  if (const Result<void> whole = check_library_is_whole(subject.library); !whole.ok())
-    return whole.error().message;
-  void* library = dlopen(subject.library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return std::string("cannot be loaded: ") + dlerror();
+  const auto entry =
+      subject.isolated ? isolate::entry_of(subject.library) : load_entry(subject.library);
+  if (!entry.ok()) return entry.error().message;
   std::unique_ptr<Kit> kit(new Kit);
-  kit->entry_ = reinterpret_cast<cald_driver_entry_fn>(dlsym(library, "cald_driver_entry"));
-  if (kit->entry_ == nullptr) return "it does not export cald_driver_entry";
+  kit->entry_ = *entry;
   kit->subject_ = std::move(subject);
   for (const auto& [key, value] : kit->subject_.options)
     kit->option_list_.push_back({key.c_str(), value.c_str()});

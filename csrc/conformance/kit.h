@@ -17,9 +17,10 @@
 
 namespace calrt::conformance {
 
-struct Subject {        // what is tested, from the command line
-  std::string library;  // path
-  std::string config;   // what followed ':' and was no number
+struct Subject {          // what is tested, from the command line
+  std::string library;    // path
+  bool isolated = false;  // in a process of its own
+  std::string config;     // what followed ':' and was no number
   uint32_t index = 0;
   std::vector<std::pair<std::string, std::string>> options;
   std::shared_ptr<const Package> package;  // null: what needs a model is skipped

@@ -10,6 +10,7 @@
 #include <exception>
 
 #include "base/sha256.h"
+#include "calrt/device_spec.h"
 #include "calrt/driver_host.h"
 #include "calrt/driver_library.h"
 #include "calrt/findings.h"
@@ -26,7 +27,8 @@ constexpr const char* kHelp =
     "       calrt-conformance --list\n"
     "\n"
     "  DRIVER        a short name (cpu) or the absolute path of a library; after ':' an index or\n"
-    "                a configuration, as calrt.open takes it\n"
+    "                a configuration, as calrt.open takes it; \"isolate:\" before it runs it in a\n"
+    "                process of its own\n"
     "  --package     a package made for the driver; without one, what needs a model is skipped\n"
     "  --option      a device option, as keyword arguments of calrt.open\n"
     "  --only        rules, groups or checks to run: JOB-03, JOB, INFO-04/index\n"
@@ -194,16 +196,13 @@ int main_of(int argc, char** argv) {
     if (!any) return missing("--only " + only + ": there is no such rule, group or check");
   }
   Subject subject;
-  const size_t colon = arguments.driver.find(':');
-  const std::string name = arguments.driver.substr(0, colon);
-  subject.config = colon == std::string::npos ? "" : arguments.driver.substr(colon + 1);
-  if (!subject.config.empty() && subject.config.size() < 10 &&
-      subject.config.find_first_not_of("0123456789") == std::string::npos) {
-    subject.index = static_cast<uint32_t>(std::stoul(subject.config));
-    subject.config.clear();
-  }
+  const Result<DeviceSpec> spec = DeviceSpec::parse(arguments.driver);
+  if (!spec.ok()) return usage(spec.error().message);
+  subject.isolated = spec->isolated;
+  subject.config = spec->config;
+  subject.index = spec->index;
   subject.options = arguments.options;
-  const Result<std::string> library = DriverLibrary::find(name);
+  const Result<std::string> library = DriverLibrary::find(spec->driver);
   if (!library.ok()) return missing(library.error().message);
   subject.library = *library;
   if (!arguments.package.empty()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is between the processes: messages, blocks, the ring. What makes no sense is refused.
+#include <algorithm>
 #include <random>
 
 #include "layers/isolate/arena.h"
@@ -120,4 +121,18 @@ TEST(the_ring_keeps_what_must_be_kept_and_refuses_nonsense) {
   CHECK(reader.read(take));
   state.written.store(state.written.load() + kRingBytes + 8);
   CHECK(!reader.read(take));
+}
+
+TEST(a_pool_is_zeroed_to_the_last_byte) {
+  for (size_t bytes = 1; bytes < 200; ++bytes) {
+    for (int i = 0; i < 4; ++i) {  // what was freed is not zero
+      std::vector<char> dirty(bytes / 16 * 16 + 16, 'x');
+      (void)dirty;
+    }
+    Pool pool;
+    const auto* block = static_cast<const char*>(pool.take(bytes));
+    CHECK(std::all_of(block, block + bytes, [](char byte) { return byte == 0; }));
+    const std::string text(bytes, 'a');
+    CHECK(pool.keep(text) == text);
+  }
 }

@@ -46,7 +46,7 @@ class Pool {
  public:
   explicit Pool(Strings* strings = nullptr) : strings_(strings) {}
   void* take(size_t bytes) {  // zeroed
-    blocks_.push_back(std::make_unique<std::max_align_t[]>(bytes / sizeof(std::max_align_t) + 1));
+    blocks_.push_back(std::make_unique<Piece[]>(bytes / sizeof(Piece) + 1));
     return blocks_.back().get();
   }
   const char* keep(std::string_view text) {
@@ -57,8 +57,11 @@ class Pool {
   }
 
  private:
+  struct alignas(std::max_align_t) Piece {  // bytes: what has padding is not zeroed everywhere
+    unsigned char bytes[alignof(std::max_align_t)];
+  };
   Strings* strings_;
-  std::vector<std::unique_ptr<std::max_align_t[]>> blocks_;
+  std::vector<std::unique_ptr<Piece[]>> blocks_;
 };
 
 // A caller's struct, which may be shorter or longer than ours: what is absent is 0.
