@@ -117,9 +117,9 @@ void list_caps(cald_cap* out, uint32_t* count) {
 void list_counters(const cald_device& device, cald_counter* out, uint32_t* count) {
   const cald_counter all[] = {{"jobs", device.jobs},
                               {"tokens", device.tokens},
-                              {"busy_ns", device.busy_ns},
                               {"stray_ends", device.stray_ends},
-                              {"wait_errors", device.wait_errors}};
+                              {"wait_errors", device.wait_errors},
+                              {"reruns", device.reruns}};
   const uint32_t room = out != nullptr ? *count : 0;
   *count = std::size(all);
   for (uint32_t i = 0; i < *count && i < room; ++i) out[i] = all[i];

@@ -33,9 +33,10 @@ struct cald_device {
   std::vector<std::string> chip_names;
 
   std::atomic<bool> session_open{false};
-  std::atomic<uint64_t> jobs{0}, tokens{0}, busy_ns{0};
+  std::atomic<uint64_t> jobs{0}, tokens{0};
   std::atomic<uint64_t> stray_ends{0};  // told by the SDK and of no run that is awaited
   std::atomic<uint64_t> wait_errors{0};
+  std::atomic<uint64_t> reruns{0};  // since an output was lost
 };
 
 namespace calrt::calrt076 {

@@ -56,7 +56,7 @@ Result<void> add_io(ModelGraph* to, const sdk::Io& io, uint64_t elements) {
   out.role = io.role;
   out.dtype = io.dtype;
   out.rank = io.rank;
-  std::copy_n(io.dims, io.rank, out.shape);
+  std::copy_n(io.dims.begin(), io.rank, out.shape);
   CALRT_TRY_ASSIGN(out.layout, layout_of(*to, io));
   out.align = kLeastAlign;  // of calrt's buffers: what the SDK reads is a copy
   out.domains = CALD_DOMAIN_HOST;

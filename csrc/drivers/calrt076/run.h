@@ -27,6 +27,7 @@ struct Run {
   std::vector<const void*> inputs;  // in the SDK's order
   uint32_t lane = 0, first = 0, rows = 0;
   bool padding = false;  // there is nothing to run
+  bool again = false;    // it ran, and its output was lost
   cald_buffer* output = nullptr;
   unsigned char* logits = nullptr;
   uint64_t bytes_in = 0, bytes_out = 0;  // as bound

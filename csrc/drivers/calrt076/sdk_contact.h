@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every contact with the SDK of CalRT 0.7.6: this file and its .cpp, the only one that includes the
-// SDK's headers. What the SDK lends is copied. No thread, no lock: the caller keeps its rules.
+// Every contact with the SDK of CalRT 0.7.6. What it lends is copied; the caller keeps its rules.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "calrt/driver.h"
 
-struct calrt_vdev;  // the SDK's own handles
+struct calrt_vdev;
 struct calrt_model;
 
 namespace calrt::calrt076::sdk {
@@ -24,26 +24,22 @@ struct Assumption {  // what is relied on, and how well it is known (docs/vendor
   const char* source;
 };
 const std::vector<Assumption>& assumptions();
-std::string last_text();  // of this thread's last error
-std::string version();
-Number init();
-Number shutdown();
+std::string last_text(), version();  // the text is of this thread's last error
+Number init(), shutdown(), count(uint32_t* devices);
 
 struct DeviceFacts {
-  std::string name, firmware;
+  std::string name;
   std::vector<uint64_t> chip_bytes, chip_free;
-  std::vector<uint32_t> counters;  // submitted, completed, failed; each wraps
 };
-Number count(uint32_t* out);
-Number open(uint32_t index, calrt_vdev** out);
-Number close(calrt_vdev* device);
+Number open(uint32_t index, calrt_vdev** out), close(calrt_vdev* device);
 Number describe(calrt_vdev* device, DeviceFacts* out);
 
 struct Io {
   std::string name;
   int32_t role, dtype;  // CALD_*, 0 where calrt knows none
   uint32_t rank;
-  uint64_t dims[4], padded[4], d0, align, bytes;  // d0: columns of a tile; 0 = row-major by padded
+  std::array<uint64_t, 4> dims, padded;
+  uint64_t d0, align, bytes;  // d0: columns of a tile; 0 = row-major by padded
 };
 struct Graph {
   int32_t kind;  // CALD_GRAPH_*, 0 where calrt knows none
@@ -51,7 +47,7 @@ struct Graph {
   std::vector<Io> io[2];  // inputs, outputs
 };
 struct ModelFacts {
-  uint32_t vocab, context, cells, sequences, cell_bytes, layers;
+  uint32_t vocab, context, cells, sequences;
   int32_t kv_dtype;
   uint64_t weight_bytes, kv_bytes;
   std::vector<Graph> graphs;
@@ -64,9 +60,10 @@ Number describe(calrt_model* model, ModelFacts* out);
 Number infer(calrt_model* model, uint32_t graph, const void* const* inputs, uint64_t* run);
 // The next end of a run that is told, perhaps of none that is awaited. Has no time limit.
 Number wait(calrt_model* model, uint64_t* run, Number* error);
+enum class RunState { LIVE, DONE, FAILED };
+Number query(calrt_model* model, uint64_t run, RunState* out);
 // Copies a run's output; OUTBUF_STATE if it was not the run's from the first byte to the last.
 Number output(calrt_model* model, uint32_t graph, uint64_t run, void* to, uint64_t bytes);
-
 // Cells [0, n) for a sequence; KV_FULL where fewer are free: the SDK is never asked then.
 Number apply(calrt_model* model, uint32_t sequence, uint32_t n);
 

@@ -144,6 +144,16 @@ void cald_session::end_running(Lock& lock) {
   lock.unlock();
   if (end.ok()) end = take_back(*job);
   job->run.model->run_ended();
+  // The output was overwritten before it was read. To run again writes the same cells.
+  if (!end.ok() && end.error().native_code == sdk::kOutbufState && !job->run.again) {
+    job->run.again = true;
+    device_->reruns += 1;
+    end = give(job->run);
+    if (end.ok()) {
+      lock.lock();
+      return;
+    }
+  }
   lock.lock();
   running_ = nullptr;
   if (end.ok()) {

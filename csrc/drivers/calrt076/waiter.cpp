@@ -50,22 +50,22 @@ void Waiter::loop() {
   }
 }
 
-// A Wait that answers an error has told nothing: the run is outstanding as before, and what it
-// reads and writes must stay. So it is asked again, slowly.
+// A Wait that answers an error, or tells of another run, has said nothing of this one: then the SDK
+// is asked where it stands. Until it has ended, what it reads and writes must stay.
 Result<void> Waiter::outcome(calrt_model* model, uint64_t run) {
   for (;;) {
     uint64_t told_run = 0;
     sdk::Number error = 0;
-    if (sdk::wait(model, &told_run, &error) != 0) {
-      device_->wait_errors += 1;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    } else if (told_run != run) {
-      device_->stray_ends += 1;
-    } else if (error == 0) {
-      return {};
-    } else {
-      return meaning(error, "the run");
-    }
+    const bool waited = sdk::wait(model, &told_run, &error) == 0;
+    if (waited && told_run == run) return error == 0 ? Result<void>() : meaning(error, "the run");
+    (waited ? device_->stray_ends : device_->wait_errors) += 1;
+    sdk::RunState state = sdk::RunState::LIVE;
+    const bool known = sdk::query(model, run, &state) == 0;
+    if (known && state == sdk::RunState::DONE) return {};
+    if (known && state == sdk::RunState::FAILED)
+      return fail(Status::EXECUTION_FAILED, "run %llu failed, and the SDK has not told why",
+                  static_cast<unsigned long long>(run));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // not to spin on an SDK gone wrong
   }
 }
 
