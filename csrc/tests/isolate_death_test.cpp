@@ -83,3 +83,155 @@ TEST(an_entry_that_ends_the_process) {
   }
   CHECK(tour("-").lost == 0);  // a new one works
 }
+
+namespace {
+
+// Jobs that null has taken and that do not end, in a child whose layers hold their ends.
+struct Held {
+  Environment layers;
+  TableClient client;
+  std::vector<JobHandle> jobs;
+  explicit Held(const std::string& more = "", int count = 5)
+      : layers("CALRT_ISOLATE_LAYERS", "fault:completion hold" + more), client("null", "", true) {
+    for (int seq = 1; seq <= count; ++seq)
+      jobs.push_back(client.submit(static_cast<uint64_t>(seq)));
+  }
+  // Each was told once, as lost.
+  bool all_lost() {
+    std::set<uint64_t> seqs;
+    for (const auto& told : client.told()) {
+      if (told.completion.status != CALD_DEVICE_LOST) return false;
+      if (told.completion.state != CALD_JOB_FAILED) return false;
+      seqs.insert(told.completion.job_seq);
+    }
+    return client.told().size() == jobs.size() && seqs.size() == jobs.size();
+  }
+};
+
+}  // namespace
+
+TEST(jobs_of_a_dead_child_end_once) {
+  for (const int signal : {SIGKILL, SIGSEGV, SIGABRT, SIGTERM}) {
+    Held held;
+    CHECK(held.client.told().empty() && held.client.wait(held.jobs[0], 5) == CALD_WAIT_TIMEOUT);
+    const auto running = children();
+    CHECK(running.size() == 1);
+    kill(running[0], signal);
+    const uint64_t begun = monotonic_ns();
+    for (const JobHandle& job : held.jobs) {
+      CHECK(held.client.wait(job, 20'000) == CALD_OK);
+      cald_error why{};
+      why.struct_size = sizeof why;
+      CHECK(held.client.query(job, &why) == CALD_JOB_FAILED && why.code == CALD_DEVICE_LOST);
+      CHECK(std::string(why.message).find("signal") != std::string::npos);
+    }
+    std::printf("5 jobs know of signal %d after %.1f ms\n", signal,
+                static_cast<double>(monotonic_ns() - begun) / 1e6);
+    CHECK(held.all_lost());
+    CHECK(!held.client.try_submit(9).ok() && held.client.told().size() == 5);
+  }
+}
+
+TEST(an_entry_that_never_returns_for_a_running_job) {
+  const Environment patience("CALRT_ISOLATE_DEADLINE", "0.3");
+  const std::pair<const char*, std::function<cald_status(Held&, cald_error*)>> entries[] = {
+      {"job_query",
+       [](Held& h, cald_error* e) {
+         int32_t state = 0;
+         return h.client.table().job_query(h.jobs[0].get().pointer, &state, e);
+       }},
+      {"job_cancel",
+       [](Held& h, cald_error* e) {
+         return h.client.table().job_cancel(h.jobs[0].get().pointer, e);
+       }},
+      {"job_timing", [](Held& h, cald_error* e) {
+         cald_timing timing{};
+         timing.struct_size = sizeof timing;
+         return h.client.table().job_timing(h.jobs[0].get().pointer, &timing, e);
+       }}};
+  for (const auto& [entry, call] : entries) {
+    Held held(std::string(" / ") + entry + " delay_ms=60000");
+    cald_error error{};
+    error.struct_size = sizeof error;
+    const uint64_t begun = monotonic_ns();
+    const cald_status status = call(held, &error);
+    const double took_s = static_cast<double>(monotonic_ns() - begun) / 1e9;
+    // Of a job that is lost job_query knows the end.
+    CHECK(status == CALD_DEVICE_LOST || (status == CALD_OK && error.code == CALD_DEVICE_LOST));
+    CHECK(took_s >= 0.3 && took_s < 5);
+    CHECK(std::string(error.message).find(entry) != std::string::npos);
+    CHECK(soon([&] { return held.all_lost(); }));
+  }
+}
+
+TEST(fifty_deaths_leave_nothing_behind) {
+  {
+    Held warm;
+  }
+  CHECK(soon([] { return children().empty(); }));
+  const Belongings before = Belongings::now();
+  for (int round = 0; round < 50; ++round) {
+    Held held("", 3);
+    if (round % 2 == 0) {
+      kill(children().front(), SIGKILL);
+      for (const JobHandle& job : held.jobs) CHECK(held.client.wait(job, 20'000) == CALD_OK);
+      CHECK(held.all_lost());
+    } else {
+      for (const JobHandle& job : held.jobs) {
+        CHECK(held.client.cancel(job) == CALD_OK);
+        CHECK(held.client.wait(job, 20'000) == CALD_OK);
+      }
+    }
+    held.jobs.clear();
+    held.client.close();
+  }
+  CHECK(soon([&] { return Belongings::now() == before; }));
+  const Belongings after = Belongings::now();
+  std::printf("descriptors %zu, threads %zu, processes %zu, maps %zu; before %zu, %zu, %zu, %zu\n",
+              after.fds, after.threads, after.processes, after.maps, before.fds, before.threads,
+              before.processes, before.maps);
+  CHECK(waitpid(-1, nullptr, WNOHANG) < 0);  // no zombie either
+}
+
+TEST(a_child_that_writes_nonsense_is_lost_and_hurts_nobody) {
+  const Environment patience("CALRT_ISOLATE_DEADLINE", "0.5");
+  int lost = 0;
+  for (int seed = 1; seed <= 12; ++seed) {
+    const Environment deadly("CALRT_DEADLY", "device_open scribble" + std::to_string(seed));
+    const Tour tour("", "deadly", true);
+    for (const Error& error : tour.errors) lost += error.code == Status::DEVICE_LOST;
+  }
+  CHECK(lost > 0);
+  CHECK(tour("-").lost == 0);
+}
+
+// What the next test starts as another process, to kill it.
+TEST(victim) {
+  if (std::getenv("CALRT_ISOLATE_VICTIM") == nullptr) return;
+  const auto device = Device::open("isolate:null", {}, {"", {}, {}});
+  std::printf("%d\n", device.ok() ? children().front() : -1);
+  std::fflush(stdout);
+  for (;;) pause();
+}
+
+TEST(the_child_of_a_killed_parent_is_gone) {
+  char self[4096] = "";
+  CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+  const Environment victim("CALRT_ISOLATE_VICTIM", "1");
+  FILE* parent = popen((std::string("echo $$; exec ") + self + " victim").c_str(), "r");
+  int pid = 0, child = 0;
+  CHECK(std::fscanf(parent, "%d %d", &pid, &child) == 2 && pid > 1 && child > 1);
+  CHECK(kill(child, 0) == 0);
+  kill(pid, SIGKILL);
+  const uint64_t begun = monotonic_ns();
+  // It is nobody's any more, so somebody else reaps it: gone is also a zombie.
+  const auto gone = [child] {
+    std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
+    std::string text;
+    std::getline(stat, text);
+    return text.empty() || text.find(") Z") != std::string::npos;
+  };
+  CHECK(soon(gone));
+  std::printf("gone %.1f ms after its parent\n", static_cast<double>(monotonic_ns() - begun) / 1e6);
+  pclose(parent);
+}

@@ -2,7 +2,8 @@
 // A driver that dies: null, whose entries do what the environment says.
 //   CALRT_DEADLY="ENTRY HOW [NTH]"   at the NTH call (from 1) of ENTRY: hang, abort, segv, exit,
 //   kill
-//                                    before the call; "after_..." the same behind it
+//                                    before the call; "after_..." the same behind it; scribble
+//                                    writes at random, from then on, where the parent reads
 //   CALRT_DEADLY="-"                 nothing
 // ENTRY may be `load`, which is the library's own entry.
 #include <signal.h>
@@ -12,7 +13,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 
@@ -40,6 +43,30 @@ struct Wish {
   }
 };
 
+// Where the memory that is shared with the parent is mapped; null where there is none.
+unsigned char* shared_memory() {
+  FILE* maps = std::fopen("/proc/self/maps", "r");
+  char line[512];
+  unsigned long begin = 0;
+  while (maps != nullptr && begin == 0 && std::fgets(line, sizeof line, maps) != nullptr)
+    if (std::strstr(line, "memfd:calrt-isolate") != nullptr) (void)std::sscanf(line, "%lx", &begin);
+  if (maps != nullptr) std::fclose(maps);
+  return reinterpret_cast<unsigned char*>(begin);
+}
+
+// States, messages and the ring: the first 34 MiB, the first page most of all.
+[[noreturn]] void scribble(uint32_t seed) {
+  auto* at = reinterpret_cast<volatile unsigned char*>(shared_memory());
+  for (std::mt19937 random(seed);;) {
+    for (int i = 0; at != nullptr && i < 64; ++i) {
+      at[random() % 2048] = static_cast<unsigned char>(random());
+      at[(64 << 10) + random() % (34 << 20)] = static_cast<unsigned char>(random());
+      at[(64 << 10) + random() % 512] = static_cast<unsigned char>(random());
+    }
+    usleep(random() % 200);
+  }
+}
+
 void die(const char* how) {
   if (std::strcmp(how, "hang") == 0)
     for (;;) pause();
@@ -50,6 +77,8 @@ void die(const char* how) {
   }
   if (std::strcmp(how, "exit") == 0) _exit(7);
   if (std::strcmp(how, "kill") == 0) raise(SIGKILL);
+  if (std::strncmp(how, "scribble", 8) == 0)
+    std::thread(scribble, static_cast<uint32_t>(std::atoi(how + 8))).detach();
 }
 
 std::atomic<int> calls{0};
