@@ -4,9 +4,9 @@
 #include <map>
 #include <set>
 
-#include "base/checked.h"
 #include "calrt/allowed.h"
 #include "calrt/package_checks.h"
+#include "kv/geometry.h"
 #include "layout/layout.h"
 
 namespace calrt {
@@ -73,24 +73,24 @@ class GroupCheck {
       reject("D10", "/bytes", "bytes is for a group of one lane count, cell count and dtype");
       return;
     }
-    uint64_t product = 1;
-    const uint64_t factors[] = {2,
-                                manifest_.kv_layers,
+    const kv::Geometry geometry{manifest_.kv_layers,
                                 manifest_.kv_kv_heads,
                                 manifest_.kv_head_dim,
                                 dtype_size(manifest_.kv_dtypes[0]),
-                                *lanes,
-                                *cells};
-    std::string shown_factors;
-    bool fits = true;
-    for (uint64_t factor : factors) {
-      fits = fits && checked_mul(product, factor, &product);
-      shown_factors += (shown_factors.empty() ? "" : "·") + std::to_string(factor);
-    }
-    if (fits && product == *group_.bytes) return;
+                                *cells,
+                                *lanes};
+    const Result<uint64_t> product = geometry.arena_bytes();
+    if (product.ok() && *product == *group_.bytes) return;
+    const auto declared = grouped(*group_.bytes);
+    if (!product.ok())
+      return reject("D10", "/bytes", declared + " bytes declared, " + product.error().message);
+    std::string factors = "2";
+    for (const uint64_t factor : {geometry.layers, geometry.kv_heads, geometry.head_dim,
+                                  geometry.element_bytes, geometry.lanes, geometry.cells})
+      factors += "·" + std::to_string(factor);
     reject("D10", "/bytes",
-           text("%s bytes declared, %s = %s", grouped(*group_.bytes).c_str(), shown_factors.c_str(),
-                fits ? grouped(product).c_str() : "an overflow"));
+           text("%s bytes declared, %s = %s", declared.c_str(), factors.c_str(),
+                grouped(*product).c_str()));
   }
 
   void order() {
@@ -148,13 +148,19 @@ class GroupCheck {
       }
     }
     if (plane_bytes_ == 0) return;
-    for (auto at = by_address.begin(); at != by_address.end(); ++at) {
-      const auto next = std::next(at);
-      if (next == by_address.end() || next->first.first != at->first.first) continue;
-      if (next->first.second - at->first.second >= plane_bytes_) continue;
-      reject("D11", text("/base/%zu", next->second).c_str(),
-             text("planes base/%zu and base/%zu overlap: %s bytes apart, each reaches over %s",
-                  at->second, next->second, grouped(next->first.second - at->first.second).c_str(),
+    std::vector<kv::Extent> reached;
+    std::vector<size_t> index;
+    for (const auto& [where, i] : by_address) {
+      reached.push_back({where.first, where.second, plane_bytes_});
+      index.push_back(i);
+    }
+    const auto overlaps = kv::find_overlaps(reached);
+    if (!overlaps.ok()) return reject("D11", "/base", overlaps.error().message);
+    for (const kv::Overlap& overlap : *overlaps) {
+      const size_t a = index[overlap.first], b = index[overlap.second];
+      reject("D11", text("/base/%zu", b).c_str(),
+             text("planes base/%zu and base/%zu overlap: %s bytes apart, each reaches over %s", a,
+                  b, grouped(group_.base[b].address - group_.base[a].address).c_str(),
                   grouped(plane_bytes_).c_str()));
     }
   }

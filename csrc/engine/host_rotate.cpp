@@ -5,14 +5,16 @@
 #include <cstring>
 #include <new>
 
+#include "kv/geometry.h"
 #include "layout/convert.h"
 
 namespace calrt::engine {
 
 Result<HostRotation> HostRotation::make(const cald_arch& arch, const cald_kv_info& info) {
   const uint64_t element = info.dtype == CALD_BF16 ? 2 : info.dtype == CALD_F32 ? 4 : 0;
-  const uint64_t cell = uint64_t{2} * arch.layers * arch.kv_heads * arch.head_dim * element;
-  if (cell == 0 || info.n_layers != arch.layers || info.bytes_per_cell != cell)
+  const kv::Geometry geometry{arch.layers, arch.kv_heads, arch.head_dim, element};
+  const Result<uint64_t> cell = geometry.cell_bytes();
+  if (!cell.ok() || info.n_layers != arch.layers || info.bytes_per_cell != *cell)
     return fail(Status::UNSUPPORTED,
                 "cells of %llu bytes are not K and V of %u layers: how to turn them is not known",
                 (unsigned long long)info.bytes_per_cell, arch.layers);
