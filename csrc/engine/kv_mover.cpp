@@ -2,18 +2,16 @@
 #include "engine/kv_mover.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
+
+#include "engine/patient_submit.h"
 
 namespace calrt::engine {
 
 namespace {
 
-constexpr uint64_t kLookNs = 100'000'000;     // between two looks at the interrupt
-constexpr uint64_t kSlabBytes = 2u << 20;     // of one READ or WRITE
-constexpr uint32_t kStagingBuffers = 8;       // four operations at once, two slabs each
-constexpr uint64_t kQueueFullNs = 1'000'000;  // between two tries at a full session queue
+constexpr uint64_t kLookNs = 100'000'000;  // between two looks at the interrupt
+constexpr uint32_t kStagingBuffers = 8;    // four operations at once, two slabs each
 constexpr uint64_t kCancelGraceNs = 1'000'000'000;
 
 uint32_t driver_op(kv::MoveOp op) {
@@ -95,8 +93,10 @@ kv::MoveCaps KvMover::caps_of(Model& model) {
 
 Result<std::shared_ptr<KvMover>> KvMover::make(std::shared_ptr<Model> model,
                                                std::shared_ptr<Session> session,
-                                               std::shared_ptr<ReserveQueue> queue) {
+                                               std::shared_ptr<ReserveQueue> queue,
+                                               uint64_t slab_bytes) {
   std::shared_ptr<KvMover> made(new KvMover);
+  made->slab_bytes_ = slab_bytes;
   made->caps_ = caps_of(*model);
   if (auto info = model->kv_info(); info.ok()) made->info_ = *info;
   if (auto rotation = rotation_of(*model, made->info_); rotation.ok())
@@ -115,28 +115,21 @@ Result<std::shared_ptr<KvMover>> KvMover::make(std::shared_ptr<Model> model,
 uint32_t KvMover::slab_cells() const {
   const uint64_t cell = std::max<uint64_t>(info_.bytes_per_cell, 1);
   return static_cast<uint32_t>(
-      std::clamp<uint64_t>(kSlabBytes / cell, 1, std::max<uint32_t>(info_.cells, 1)));
+      std::clamp<uint64_t>(slab_bytes_ / cell, 1, std::max<uint32_t>(info_.cells, 1)));
 }
 
 Result<std::shared_ptr<Job>> KvMover::submit(const KvMove& move, KvSpan span,
                                              const std::shared_ptr<MoveBooking>& booking,
                                              const MoveCall& call) {
-  while (true) {
+  return submit_patiently(*session_, call.deadline_ns, call.interrupt, [&] {
     Sink* sink = Sink::make(booking);
     auto job = Job::submit_kv(session_, model_, move, span, call.deadline_ns, sink);
-    if (job.ok()) {
-      if (move.op != CALD_KV_READ) booking->wrote();
-      return job;
-    }
-    sink->abandon();
-    // Others' jobs fill the queue: they end, or are lost, within their own deadlines.
-    if (job.error().code != Status::QUEUE_FULL || session_->virtual_clock() ||
-        session_->now_ns() + kQueueFullNs >= call.deadline_ns)
-      return job;
-    if (call.interrupt.asked != nullptr && call.interrupt.asked(call.interrupt.user))
-      return fail(Status::CANCELLED, "%s was interrupted", kv_op_name(move.op));
-    std::this_thread::sleep_for(std::chrono::nanoseconds(kQueueFullNs));
-  }
+    if (!job.ok())
+      sink->abandon();
+    else if (move.op != CALD_KV_READ)
+      booking->wrote();
+    return job;
+  });
 }
 
 Result<void> KvMover::wait(const std::shared_ptr<Job>& job, const MoveCall& call) const {
@@ -155,6 +148,10 @@ Result<void> KvMover::wait(const std::shared_ptr<Job>& job, const MoveCall& call
       give_up = now + kCancelGraceNs;
     }
   }
+}
+
+void KvMover::settle(const std::shared_ptr<Job>& job, const MoveCall& call) const {
+  if (job != nullptr) (void)wait(job, call).ok();
 }
 
 Result<std::shared_ptr<Buffer>> KvMover::staging(uint64_t bytes, const MoveCall& call) {
@@ -243,8 +240,11 @@ Result<void> KvMover::read(const kv::LaneRef& lane, Cells whose, uint32_t cells,
   CALRT_TRY_ASSIGN(const kv::Plan plan, whose == Cells::OWN
                                             ? table.begin_read(lane, booking->job_seq())
                                             : table.begin_spill(lane, booking->job_seq()));
-  if (plan.empty()) return {};
-  booking->begun(lane);
+  if (!plan.empty()) booking->begun(lane);
+  const uint32_t held = plan.empty() ? 0 : plan.front().n;
+  if (held != cells)
+    return fail(Status::INVALID_STATE, "lane %u holds %u cells now, not %u", lane.lane, held,
+                cells);
   struct Slab {
     std::shared_ptr<Buffer> buffer;
     std::shared_ptr<Job> job;
@@ -260,13 +260,21 @@ Result<void> KvMover::read(const kv::LaneRef& lane, Cells whose, uint32_t cells,
                                       {slab.buffer, 0, slab.bytes}, booking, call));
     return {};
   };
-  if (cells > 0) CALRT_TRY(ask(slabs[0], 0));
-  for (uint32_t cell = 0, i = 0; cell < cells; cell += std::min(slab_cells, cells - cell), ++i) {
-    Slab& now = slabs[i % 2];
-    const uint32_t next = cell + std::min(slab_cells, cells - cell);
-    if (next < cells) CALRT_TRY(ask(slabs[(i + 1) % 2], next));
-    CALRT_TRY(wait(now.job, call));
-    CALRT_TRY(visit({static_cast<const unsigned char*>(now.buffer->data()), now.bytes}));
+  const auto move = [&]() -> Result<void> {
+    if (cells > 0) CALRT_TRY(ask(slabs[0], 0));
+    for (uint32_t cell = 0, i = 0; cell < cells; cell += std::min(slab_cells, cells - cell), ++i) {
+      Slab& now = slabs[i % 2];
+      const uint32_t next = cell + std::min(slab_cells, cells - cell);
+      if (next < cells) CALRT_TRY(ask(slabs[(i + 1) % 2], next));
+      CALRT_TRY(wait(now.job, call));
+      CALRT_TRY(visit({static_cast<const unsigned char*>(now.buffer->data()), now.bytes}));
+    }
+    return {};
+  };
+  Result<void> moved = move();
+  if (!moved.ok()) {
+    for (const Slab& slab : slabs) settle(slab.job, call);
+    return moved;
   }
   booking->done();
   return {};
@@ -284,20 +292,28 @@ Result<void> KvMover::write(const kv::LaneRef& lane, uint32_t cells, uint32_t sl
   booking->begun(lane);
   std::shared_ptr<Buffer> buffers[2];
   std::shared_ptr<Job> jobs[2];
-  for (uint32_t cell = 0, i = 0; cell < cells; ++i) {
-    const uint32_t n = std::min(slab_cells, cells - cell), k = i % 2;
-    const uint64_t bytes = n * bytes_per_cell();
-    if (jobs[k] != nullptr) CALRT_TRY(wait(jobs[k], call));
-    if (buffers[k] == nullptr) {
-      CALRT_TRY_ASSIGN(buffers[k], staging(bytes, call));
+  const auto move = [&]() -> Result<void> {
+    for (uint32_t cell = 0, i = 0; cell < cells; ++i) {
+      const uint32_t n = std::min(slab_cells, cells - cell), k = i % 2;
+      const uint64_t bytes = n * bytes_per_cell();
+      if (jobs[k] != nullptr) CALRT_TRY(wait(jobs[k], call));
+      if (buffers[k] == nullptr) {
+        CALRT_TRY_ASSIGN(buffers[k], staging(bytes, call));
+      }
+      CALRT_TRY(fill({static_cast<unsigned char*>(buffers[k]->data()), bytes}));
+      CALRT_TRY_ASSIGN(jobs[k], submit({CALD_KV_WRITE, lane.lane, 0, cell, 0, n, 0},
+                                       {buffers[k], 0, bytes}, booking, call));
+      cell += n;
     }
-    CALRT_TRY(fill({static_cast<unsigned char*>(buffers[k]->data()), bytes}));
-    CALRT_TRY_ASSIGN(jobs[k], submit({CALD_KV_WRITE, lane.lane, 0, cell, 0, n, 0},
-                                     {buffers[k], 0, bytes}, booking, call));
-    cell += n;
+    for (const auto& job : jobs)
+      if (job != nullptr) CALRT_TRY(wait(job, call));
+    return {};
+  };
+  Result<void> moved = move();
+  if (!moved.ok()) {
+    for (const auto& job : jobs) settle(job, call);
+    return moved;
   }
-  for (const auto& job : jobs)
-    if (job != nullptr) CALRT_TRY(wait(job, call));
   booking->done();
   return {};
 }

@@ -58,12 +58,16 @@ class MoveBooking {
 // with the lanes as the table says: unchanged if nothing was written, else POISONED.
 class KvMover {
  public:
+  static constexpr uint64_t kSlabBytes = 2u << 20;  // moves well
+
   // What the model's driver can do with cells, less what the load withholds.
   static kv::MoveCaps caps_of(Model& model);
 
+  // `slab_bytes`: about as much as one READ or WRITE moves.
   static Result<std::shared_ptr<KvMover>> make(std::shared_ptr<Model> model,
                                                std::shared_ptr<Session> session,
-                                               std::shared_ptr<ReserveQueue> queue);
+                                               std::shared_ptr<ReserveQueue> queue,
+                                               uint64_t slab_bytes = kSlabBytes);
   const kv::MoveCaps& caps() const { return caps_; }
   const cald_kv_info& info() const { return info_; }
   uint64_t bytes_per_cell() const { return info_.bytes_per_cell; }
@@ -81,8 +85,9 @@ class KvMover {
 
   // Whose cells read() takes: the lane's own, or those of the prefix that it evicted.
   enum class Cells : uint8_t { OWN, EVICTED };
-  // Cells [0, cells) of a lane leave in slabs; `visit` gets each in order, and its bytes are valid
-  // during the call. The next slab is read meanwhile.
+  // All `cells` cells of a lane leave in slabs (INVALID_STATE if it holds more or fewer by now);
+  // `visit` gets each in order, and its bytes are valid during the call. The next slab is read
+  // meanwhile.
   Result<void> read(const kv::LaneRef& lane, Cells whose, uint32_t cells, uint32_t slab_cells,
                     const std::function<Result<void>(std::span<const unsigned char>)>& visit,
                     const MoveCall& call);
@@ -90,7 +95,7 @@ class KvMover {
   Result<void> write(const kv::LaneRef& lane, uint32_t cells, uint32_t slab_cells,
                      const std::function<Result<void>(std::span<unsigned char>)>& fill,
                      const MoveCall& call);
-  // Cells a slab may have, so that it is about as large as moves well.
+  // Cells that a slab may have.
   uint32_t slab_cells() const;
 
  private:
@@ -100,6 +105,8 @@ class KvMover {
                                       const std::shared_ptr<MoveBooking>& booking,
                                       const MoveCall& call);
   Result<void> wait(const std::shared_ptr<Job>& job, const MoveCall& call) const;
+  // A job beside one that failed: once it has ended too, nothing keeps the lane busy.
+  void settle(const std::shared_ptr<Job>& job, const MoveCall& call) const;
   Result<void> run(const kv::Move& move, const std::shared_ptr<MoveBooking>& booking,
                    const MoveCall& call);
   Result<void> run(const kv::Plan& plan, const kv::LaneRef& lane,
@@ -114,6 +121,7 @@ class KvMover {
   std::shared_ptr<ReserveQueue> queue_;
   kv::MoveCaps caps_;
   cald_kv_info info_{};
+  uint64_t slab_bytes_ = kSlabBytes;
   std::optional<HostRotation> rotation_;
   std::shared_ptr<BufferPool> staging_;  // of slab_cells(); null without READ and WRITE
 };

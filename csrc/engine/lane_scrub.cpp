@@ -6,17 +6,14 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/out_of_memory.h"
 #include "calrt/job.h"
+#include "engine/patient_submit.h"
 #include "engine/submitter.h"
 
 namespace calrt::engine {
 
 namespace {
-
-class Ignored final : public CompletionSink {
- public:
-  void completed(uint64_t, JobState, int32_t) noexcept override {}
-};
 
 // Of no use to anybody who reads it by accident, and different for each lane and cell.
 void fill_pattern(unsigned char* bytes, uint64_t n, uint32_t lane, uint32_t cell) {
@@ -31,20 +28,58 @@ void fill_pattern(unsigned char* bytes, uint64_t n, uint32_t lane, uint32_t cell
 
 }  // namespace
 
+// A lane that is being tried, as its jobs see it. It fails when its last holder lets go: the
+// caller, or a job that the driver has not answered yet.
+class LaneScrubber::Trial final : public CompletionSink,
+                                  public std::enable_shared_from_this<Trial> {
+ public:
+  Trial(std::shared_ptr<kv::LaneTable> table, uint32_t lane)
+      : table_(std::move(table)), lane_(lane) {}
+  ~Trial() {
+    if (!passed_) (void)table_->end_scrub(lane_, false).ok();
+  }
+  Result<kv::LaneState> pass() {
+    passed_ = true;
+    return table_->end_scrub(lane_, true);
+  }
+
+  void completed(uint64_t, JobState state, int32_t) noexcept override {
+    stay(state == JobState::LOST);
+  }
+  bool awaits_answer() const noexcept override { return true; }
+  void answered(uint64_t) noexcept override { stay(false); }
+  // Until its job has ended.
+  void stay(bool on = true) noexcept {
+    std::shared_ptr<Trial> self = on ? shared_from_this() : nullptr;  // destroyed unlocked
+    std::lock_guard lock(mutex_);
+    self_.swap(self);
+  }
+
+ private:
+  const std::shared_ptr<kv::LaneTable> table_;
+  const uint32_t lane_;
+  bool passed_ = false;
+  RankedMutex mutex_{LockRank::LEAF, "lane trial"};
+  std::shared_ptr<Trial> self_;
+};
+
 LaneScrubber::LaneScrubber(std::shared_ptr<Model> model, std::shared_ptr<Session> session,
                            std::shared_ptr<kv::LaneTable> table)
     : model_(std::move(model)), session_(std::move(session)), table_(std::move(table)) {}
 
 std::vector<uint32_t> LaneScrubber::scrub(const std::vector<uint32_t>& lanes) {
   std::vector<uint32_t> works;
+  works.reserve(lanes.size());
   for (const uint32_t lane : lanes) {
     if (!table_->begin_scrub(lane).ok()) continue;
-    const Result<void> checked = check(lane);
+    const auto trial = std::make_shared<Trial>(table_, lane);
+    const Result<void> checked = or_out_of_memory([&] { return check(lane, *trial); });
+    if (!checked.ok() && checked.error().code == Status::WAIT_TIMEOUT) trial->stay();
     if (!checked.ok())
       log_line(LOG_WARNING, "kv", "lane %u does not work: %s", lane,
                error_text(checked.error()).c_str());
-    const auto state = table_->end_scrub(lane, checked.ok());
-    if (checked.ok() && state.ok()) works.push_back(lane);
+    else if (trial->pass().ok())
+      works.push_back(lane);
   }
   return works;
 }
@@ -53,22 +88,25 @@ void LaneScrubber::scrub_unowned() {
   if (table_->poisoned_lanes() > 0) (void)scrub(table_->poisoned(0, true));
 }
 
-Result<void> LaneScrubber::check(uint32_t lane) {
+Result<void> LaneScrubber::check(uint32_t lane, Trial& trial) {
   const uint64_t deadline_ns = session_->now_ns() + kScrubTimeoutNs;
   const kv::MoveCaps& caps = table_->caps();
-  if (caps.read && caps.write) return check_cells(lane, deadline_ns);
-  return check_token(lane, deadline_ns);
+  if (caps.read && caps.write) return check_cells(lane, deadline_ns, trial);
+  return check_token(lane, deadline_ns, trial);
 }
 
-Result<void> LaneScrubber::check_cells(uint32_t lane, uint64_t deadline_ns) {
+Result<void> LaneScrubber::check_cells(uint32_t lane, uint64_t deadline_ns, Trial& trial) {
   CALRT_TRY_ASSIGN(const cald_kv_info info, model_->kv_info());
   const uint64_t n = info.bytes_per_cell;
   CALRT_TRY_ASSIGN(const std::shared_ptr<Buffer> buffer,
                    model_->device()->alloc(n, CALD_DOMAIN_HOST, 64, {"scrub", 0}));
   std::vector<unsigned char> wanted(n), got(n);
-  const auto run = [&](uint32_t op, uint32_t cell, uint32_t cells, KvSpan span) -> Result<void> {
-    CALRT_TRY_ASSIGN(const auto job, Job::submit_kv(session_, model_, {op, lane, 0, cell, 0, cells},
-                                                    std::move(span), deadline_ns));
+  const auto run = [&](uint32_t op, uint32_t cell, uint32_t cells,
+                       const KvSpan& span) -> Result<void> {
+    CALRT_TRY_ASSIGN(const auto job, submit_patiently(*session_, deadline_ns, {}, [&] {
+                       return Job::submit_kv(session_, model_, {op, lane, 0, cell, 0, cells}, span,
+                                             deadline_ns, &trial);
+                     }));
     return job->wait(deadline_ns);
   };
   for (const uint32_t cell : {0u, info.cells / 2, info.cells - 1}) {
@@ -86,9 +124,8 @@ Result<void> LaneScrubber::check_cells(uint32_t lane, uint64_t deadline_ns) {
   return {};
 }
 
-Result<void> LaneScrubber::check_token(uint32_t lane, uint64_t deadline_ns) {
-  Ignored nobody;
-  CALRT_TRY_ASSIGN(const auto submitter, JobSubmitter::make(model_, &nobody));
+Result<void> LaneScrubber::check_token(uint32_t lane, uint64_t deadline_ns, Trial& trial) {
+  CALRT_TRY_ASSIGN(const auto submitter, JobSubmitter::make(model_, &trial));
   std::optional<std::array<uint8_t, 32>> known;
   {
     std::lock_guard lock(mutex_);
@@ -96,7 +133,9 @@ Result<void> LaneScrubber::check_token(uint32_t lane, uint64_t deadline_ns) {
   }
   // What was never seen before must at least be the same twice.
   for (int time = known ? 1 : 0; time < 2; ++time) {
-    CALRT_TRY_ASSIGN(const auto sum, submitter->probe(lane, deadline_ns));
+    CALRT_TRY_ASSIGN(const auto sum, submit_patiently(*session_, deadline_ns, {}, [&] {
+                       return submitter->probe(lane, deadline_ns);
+                     }));
     if (known && *known != sum)
       return fail(Status::KV_POISONED, "a known token gives other logits than before");
     known = sum;

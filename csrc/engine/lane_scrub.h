@@ -32,15 +32,17 @@ class LaneScrubber {
   // Tries these lanes, as far as they are poisoned and nobody else tries them: the lane keeps what
   // is written to it, or where cells can't be read, a known token gives the logits that it gave
   // before. A lane that does is empty, and FREE or its owner's again; one that does not stays
-  // POISONED, and is OFFLINE after the second time. The numbers of those that work.
+  // POISONED, and is OFFLINE after the second time. A try whose job was lost goes on until the
+  // driver has answered: nobody has the lane before. The numbers of those that work.
   std::vector<uint32_t> scrub(const std::vector<uint32_t>& lanes);
   // The poisoned lanes that nobody owns, when there are any: a look costs no lock.
   void scrub_unowned();
 
  private:
-  Result<void> check(uint32_t lane);
-  Result<void> check_cells(uint32_t lane, uint64_t deadline_ns);
-  Result<void> check_token(uint32_t lane, uint64_t deadline_ns);
+  class Trial;
+  Result<void> check(uint32_t lane, Trial& trial);
+  Result<void> check_cells(uint32_t lane, uint64_t deadline_ns, Trial& trial);
+  Result<void> check_token(uint32_t lane, uint64_t deadline_ns, Trial& trial);
 
   const std::shared_ptr<Model> model_;
   const std::shared_ptr<Session> session_;

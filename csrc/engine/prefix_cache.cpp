@@ -41,14 +41,17 @@ Result<PreparedLane> PrefixCache::prepare(kv::Reservation reservation, const Mov
   std::unique_ptr<kv::PrefixEntry> evicted = std::move(reservation.evicted());
   CALRT_TRY_ASSIGN(const kv::LaneRef lane, reservation.commit());
   PreparedLane ready{lane, reuse.tokens, reuse.kind};
-  if (evicted && hosts_) {
-    const bool kept = spill(lane, *std::move(evicted), call).ok();
-    std::lock_guard lock(mutex_);
-    ++(kept ? counters_.spilled : counters_.spill_failures);
-  }
   Result<void> done;
-  if (reuse.kind == kv::Reuse::Kind::COPY) done = mover_->reuse(lane, call);
-  if (reuse.kind == kv::Reuse::Kind::HOSTED) {
+  if (evicted && hosts_) {
+    const Result<void> kept = spill(lane, *std::move(evicted), call);
+    // A job that was lost reads the lane still: nobody may have it yet.
+    const auto now = table.snapshot(lane);
+    if (!now.ok() || now->job_seq != 0) done = kept;
+    std::lock_guard lock(mutex_);
+    ++(kept.ok() ? counters_.spilled : counters_.spill_failures);
+  }
+  if (done.ok() && reuse.kind == kv::Reuse::Kind::COPY) done = mover_->reuse(lane, call);
+  if (done.ok() && reuse.kind == kv::Reuse::Kind::HOSTED) {
     done = restore(lane, reuse, call);
     std::lock_guard lock(mutex_);
     ++(done.ok() ? counters_.restored : counters_.restore_failures);

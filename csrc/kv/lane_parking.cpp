@@ -33,10 +33,13 @@ Reuse LaneTable::find_reuse(const Need& need) const {
   const size_t most = std::min<size_t>(need.prompt->tokens.size() - 1, need.tokens);
   const auto tokens = static_cast<uint32_t>(std::min<size_t>(match.tokens, most));
   if (tokens == 0) return {};
-  const auto kind = match.holder.place == PrefixPlace::HOST ? Reuse::Kind::HOSTED
-                    : match.pins == 0                       ? Reuse::Kind::IN_PLACE
-                                                            : Reuse::Kind::COPY;
-  return {kind, tokens, match.holder.id};
+  if (match.holder.place == PrefixPlace::HOST)
+    return {Reuse::Kind::HOSTED, tokens, match.holder.id};
+  // A beginning that others may share stays where it is, if there is a free lane to copy it to; a
+  // lane of which all is wanted goes on as it is.
+  const bool shared = match.pins > 0 || (match.tokens < match.held && can(SeqOp::CP_PREFIX) &&
+                                         counts_[static_cast<size_t>(LaneState::FREE)] > 0);
+  return {shared ? Reuse::Kind::COPY : Reuse::Kind::IN_PLACE, tokens, match.holder.id};
 }
 
 namespace {
