@@ -41,6 +41,7 @@ class Device:
         *,
         layers: str | None = None,
         exclusive: bool | None = None,
+        isolate: bool | None = None,
     ) -> Device: ...
     @property
     def spec(self) -> str: ...

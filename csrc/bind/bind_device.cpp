@@ -18,9 +18,10 @@ namespace {
 std::shared_ptr<PyDevice> open_device(Arg<"spec", std::string> spec,
                                       Arg<"options", TextMap> options,
                                       Arg<"layers", std::optional<std::string>> layers,
-                                      Arg<"exclusive", std::optional<bool>> exclusive) {
+                                      Arg<"exclusive", std::optional<bool>> exclusive,
+                                      Arg<"isolate", std::optional<bool>> isolate) {
   const Device::Options pairs(options->begin(), options->end());
-  const OpenSettings settings{*layers, *exclusive, {}};
+  const OpenSettings settings{*layers, *exclusive, *isolate};
   return std::make_shared<PyDevice>(PyDevice{
       unwrap(without_gil([&] { return Device::open(*spec, pairs, settings); }), {*spec, 0})});
 }
@@ -122,6 +123,7 @@ void bind_device(py::module_& m) {
   device
       .def_static("open", &open_device, py::arg("spec"), py::arg("options"), py::kw_only(),
                   py::arg("layers") = py::none(), py::arg("exclusive") = py::none(),
+                  py::arg("isolate") = py::none(),
                   "Opens 'cpu' or '/opt/vendor/libcald_vendor.so', each perhaps with ':' and an "
                   "index or a configuration. options: the driver's own, as text, e.g. {'threads': "
                   "'2'}. layers: 'fault:RULES'; None: the environment's CALRT_LAYERS. exclusive: "

@@ -358,6 +358,7 @@ def open(
     *,
     layers: str | Sequence[str] | None = None,
     exclusive: bool | None = None,
+    isolate: bool | None = None,
     allow_unverified: bool = False,
     evidence: str | os.PathLike[str] | None = None,
     privileged: bool = False,
@@ -399,6 +400,12 @@ def open(
     exclusive; False never does. The lock is a file in CALRT_LOCK_DIR, or the system's temporary folder, and
     goes with the process.
 
+    `isolate`: True, or "isolate:" before the spec ("isolate:mock"), runs the driver in a process of its own:
+    one that hangs or crashes is a `DeviceLostError`, and a new `open` starts another. None does so for
+    drivers that need it (calrt076); False never does. Buffers lie in shared memory, so views copy nothing.
+    The option `isolate_deadline` (seconds, 30) is how long a call may take that has no deadline of its own;
+    see docs/layers.md.
+
     `allow_unverified`: use what the driver states as C1 (declared) or C2 (built, not accepted); without it
     such a capability, as C3 and C4 always, is an `UnsupportedError` naming level and subject where it is
     used. `evidence`: a file or folder of recorded evidence, which makes C1 and C2 proven for the very
@@ -415,6 +422,7 @@ def open(
         spec,
         layers=layers,
         exclusive=exclusive,
+        isolate=isolate,
         allow_unverified=allow_unverified,
         evidence=evidence,
         privileged=privileged,
@@ -427,6 +435,8 @@ def open(
         stack = ";".join(text("layers", layer) for layer in iterable("layers", layers, "a text or a list"))
     if exclusive is not None:
         flag("exclusive", exclusive)
+    if isolate is not None:
+        flag("isolate", isolate)
     flag("allow_unverified", allow_unverified)
     flag("privileged", privileged)
     if evidence is not None and not isinstance(evidence, (str, os.PathLike)):
@@ -435,7 +445,7 @@ def open(
         collect(evidence)  # what is named must be there, and sound
     own = {name: _option(name, value) for name, value in options.items()}
     try:
-        native = _core.Device.open(spec, own, layers=stack, exclusive=exclusive)
+        native = _core.Device.open(spec, own, layers=stack, exclusive=exclusive, isolate=isolate)
     except CalrtError as error:
         error.about(call=again)
         raise

@@ -44,13 +44,15 @@ class Channel {
   void wait_child();
 
  private:
-  bool seen(Turn mine) const;  // after some looking
+  bool seen(Turn mine);  // after some looking
   std::atomic<uint32_t>& sleeps(Turn who) { return state_->sleeps[static_cast<uint32_t>(who)]; }
   int eventfd(Turn who) const { return eventfds_[static_cast<uint32_t>(who)]; }
 
   ChannelState* state_ = nullptr;
   unsigned char* message_ = nullptr;
   int eventfds_[2] = {-1, -1};
+  int credit_ = 4;  // looks that may fail
+  uint32_t waits_ = 0;
 };
 
 uint64_t now_ns();  // CLOCK_MONOTONIC
