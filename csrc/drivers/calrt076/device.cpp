@@ -12,6 +12,8 @@ constexpr sdk::Assumption kOwn[] = {
     {"timing", 2, 1, "calrt076: measured around the SDK's calls"},
     {"completion_callback", 2, 1, "calrt076: told by the adapter's thread"},
     {"padding_rows", 2, 1, "calrt076: a run of padding alone is not given to the SDK"},
+    {"package_directory", 2, 1,
+     "calrt076: of /proc/self/fd of the files, which lie in one directory"},
     {"load_cancel", 3, 0, "needs the vendor: a load that tells its progress, or can be stopped"},
     {"footprint", 3, 0, "needs the vendor: what a load will take"},
     {"binding_sets", 1, 0, "SDK header: ping and pong; not used while one run is outstanding"},
