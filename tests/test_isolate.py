@@ -52,6 +52,12 @@ def gone() -> bool:
     return not isolated()
 
 
+@pytest.fixture(autouse=True)
+def alone() -> None:
+    """A failure that was looked at keeps its frames, and with them the device, until they are collected."""
+    assert gone()
+
+
 @pytest.fixture(scope="module")
 def mock_package() -> Path:
     return Path(presets.build_preset("tiny", driver="mock", device_class="mock-tiny"))
