@@ -27,6 +27,7 @@ void Job::computed() {
 }
 
 void Job::finish(int32_t state, const Error* why) {
+  const uint64_t now = device_->driver->now_ns();  // not after somebody was told
   // Before anybody is told: then the buffer may go.
   run.output->stand(why == nullptr ? CALD_BUFFER_READY : CALD_BUFFER_IDLE, job_seq);
   cald_completion completion{};
@@ -45,7 +46,7 @@ void Job::finish(int32_t state, const Error* why) {
   // Waiters are told under the lock: as soon as it is free, the last owner may be gone.
   std::lock_guard lock(mutex_);
   if (why != nullptr) error_ = *why;
-  ended_ns_ = device_->driver->now_ns();
+  ended_ns_ = now;
   state_ = state;
   ended_.notify_all();
 }
