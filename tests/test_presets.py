@@ -308,7 +308,9 @@ def test_a_preset_is_for_the_mock_of_its_name() -> None:
     ) as seen:
         preset_for("bare", info("mock", "mock-tiny"))
     assert seen.value.code is calrt.Status.VERSION_MISMATCH
-    with pytest.raises(calrt.UnsupportedError, match=r"mock, null and cpu, this device has driver vendor"):
+    with pytest.raises(
+        calrt.UnsupportedError, match=r"mock, null, cpu and calrt076, this device has driver vendor"
+    ):
         preset_for("bare", info("vendor", "npu"))
 
 

@@ -21,7 +21,7 @@ const std::vector<Assumption>& assumptions() {
       {"sdk.numbers", 1, 30, "SDK header: 0 to 29, in calrt's words by status-map.toml"},
       {"sdk.directory", 1, 1, "SDK header: loads the directory that holds a package's files"},
       {"sdk.load", 1, 1, "SDK header: 1 model, parallel mode set before, no progress, no stop"},
-      {"sdk.layout", 1, 1, "SDK header: tiles of D0 columns, each with all padded rows"},
+      {"sdk.layout", 1, 1, "SDK header: tiles of columns, each with all padded rows"},
       {"sdk.infer", 0, 1, "index of the device: infer() returns at once"},
       {"sdk.inputs_lent", 1, 1, "SDK header: inputs are read until the run has ended"},
       {"sdk.wait", 1, 1, "SDK header: no time limit; tells of any run, by a number used once"},
