@@ -173,8 +173,8 @@ def preset_for(name: str, device: DeviceInfo, parallel: str = "auto", placement:
         )
     if device.driver not in ("mock", *_CLASSES, *_ADAPTER_CLASSES):
         raise UnsupportedError(
-            f"preset:{name} is a stand-in for the drivers mock, null, cpu and calrt076, this device has driver "
-            f"{device.driver}: load a package that is made for it"
+            f"preset:{name} is a stand-in for the drivers mock, null, cpu and calrt076, this device has "
+            f"driver {device.driver}: load a package that is made for it"
         )
     modes = _modes(_known(name), device.driver)
     if parallel == "auto":
