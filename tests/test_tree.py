@@ -24,6 +24,7 @@ ARROWS = {
     "drivers": {"base", "layout"},
     "layers": {"base", "layout"},
     "conformance": {"base", "layout", "calrt"},
+    "isolate": {"base", "calrt", "layers"},
     "bind": {"base", "layout", "kv", "sampling", "calrt", "engine"},
 }
 # The C headers of the ABI, which everyone may include, found below <layer>/include.

@@ -147,7 +147,8 @@ Result<void> check_table(const std::string& path, const cald_driver_table* table
 
 }  // namespace
 
-Result<cald_driver_entry_fn> load_entry(const std::string& path) {
+Result<cald_driver_entry_fn> load_entry(const std::string& path, bool isolated) {
+  if (isolated) return isolate::entry_of(path);
   CALRT_TRY(check_library_is_whole(path));
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -202,7 +203,7 @@ struct DriverRegistry {
 
   // Not under the mutex: a library that hangs while it is loaded holds up nobody else.
   static Result<const cald_driver_table*> isolated_table(const std::string& path) {
-    CALRT_TRY_ASSIGN(const cald_driver_entry_fn entry, isolate::entry_of(path));
+    CALRT_TRY_ASSIGN(const cald_driver_entry_fn entry, load_entry(path, true));
     return ask_for_table(path, entry);
   }
 

@@ -56,8 +56,8 @@ class DriverLibrary {
   RankedMutex mutex_{LockRank::DRIVERS, "driver"};
 };
 
-// The entry that the library at `path` exports; loads it, for good.
-Result<cald_driver_entry_fn> load_entry(const std::string& path);
+// The entry that the library at `path` exports; loads it, for good, here or in another process.
+Result<cald_driver_entry_fn> load_entry(const std::string& path, bool isolated = false);
 
 // The entry a caller wants, or null when the driver's table is too old to have it.
 #define CALRT_DRIVER_ENTRY(table, entry)                                               \

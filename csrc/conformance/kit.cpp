@@ -10,7 +10,6 @@
 #include "calrt/driver_host.h"
 #include "calrt/driver_library.h"
 #include "calrt/model.h"
-#include "layers/isolate/isolate.h"
 
 namespace calrt::conformance {
 
@@ -30,8 +29,7 @@ LoadAsk::LoadAsk(const ResolvedLoad& resolved) : asked(resolved) {
 }
 
 std::string Kit::open(Subject subject, std::unique_ptr<Kit>* out) {
-  const auto entry =
-      subject.isolated ? isolate::entry_of(subject.library) : load_entry(subject.library);
+  const auto entry = load_entry(subject.library, subject.isolated);
   if (!entry.ok()) return entry.error().message;
   std::unique_ptr<Kit> kit(new Kit);
   kit->entry_ = *entry;

@@ -396,16 +396,10 @@ def open(
     sessions=, depth=, queue=, id=. When: nth=, from=, every=, times=, p= with seed=. `Device.counters()` has
     "fault.N.TARGET", how often rule N was met.
 
-    `exclusive`: True locks the device against other processes; None does so if the device says that it is
-    exclusive; False never does. The lock is a file in CALRT_LOCK_DIR, or the system's temporary folder, and
-    goes with the process.
-
-    `isolate`: True, or "isolate:" before the spec ("isolate:mock"), runs the driver in a process of its own:
-    one that hangs or crashes is a `DeviceLostError`, and a new `open` starts another. None does so for
-    drivers that need it (calrt076); False never does. Buffers lie in shared memory, so views copy nothing.
-    The option `isolate_deadline` (seconds, 30) is how long a call may take that has no deadline of its own;
-    see docs/layers.md.
-
+    `exclusive`: True locks the device against other processes, by a file in CALRT_LOCK_DIR or the temporary
+    folder; None does so if the device says that it is exclusive; False never does. `isolate`: True, as
+    "isolate:" before the spec, runs the driver in a process of its own, whose hang or crash is a
+    `DeviceLostError` (docs/layers.md); None does so for calrt076, False never does.
     `allow_unverified`: use what the driver states as C1 (declared) or C2 (built, not accepted); without it
     such a capability, as C3 and C4 always, is an `UnsupportedError` naming level and subject where it is
     used. `evidence`: a file or folder of recorded evidence, which makes C1 and C2 proven for the very
@@ -433,10 +427,9 @@ def open(
         stack = text("layers", layers)
     elif layers is not None:
         stack = ";".join(text("layers", layer) for layer in iterable("layers", layers, "a text or a list"))
-    if exclusive is not None:
-        flag("exclusive", exclusive)
-    if isolate is not None:
-        flag("isolate", isolate)
+    for name, said in (("exclusive", exclusive), ("isolate", isolate)):
+        if said is not None:
+            flag(name, said)
     flag("allow_unverified", allow_unverified)
     flag("privileged", privileged)
     if evidence is not None and not isinstance(evidence, (str, os.PathLike)):

@@ -9,10 +9,10 @@
 #include <cstdlib>
 #include <thread>
 
+#include "isolate/job_waiter.h"
+#include "isolate/program.h"
 #include "layers/isolate/child_process.h"
 #include "layers/isolate/descriptors.h"
-#include "layers/isolate/program/job_waiter.h"
-#include "layers/isolate/program/program.h"
 
 namespace calrt::isolate {
 
@@ -30,9 +30,6 @@ std::vector<int> Program::take_parcel(uint64_t tag) {
 }
 
 namespace {
-
-// Ends with the parent: at once, whatever the driver's threads do.
-[[noreturn]] void end(int code) { _exit(code); }
 
 int main_of(int argc, char** argv) {
   if (argc != 3) {
@@ -68,7 +65,10 @@ int main_of(int argc, char** argv) {
     program->parcels[parcel.tag] = std::move(parcel.fds);
     program->parcels_came.notify_all();
   }
-  end(0);
+  // The parent has closed the socket, or is gone: the end, at once, whatever the driver's threads
+  // are doing and its destructors would do.
+  syscall(SYS_exit_group, 0);
+  return 0;
 }
 
 }  // namespace

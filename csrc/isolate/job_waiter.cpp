@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers/isolate/program/job_waiter.h"
+#include "isolate/job_waiter.h"
 
 #include <algorithm>
 #include <chrono>
 
-#include "layers/isolate/program/program.h"
+#include "isolate/program.h"
 
 namespace calrt::isolate {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers/isolate/program/program.h"
+#include "isolate/program.h"
 
 namespace calrt::isolate {
 

@@ -2,7 +2,7 @@
 // The child's half of entries.h.
 #pragma once
 
-#include "layers/isolate/program/served.h"
+#include "isolate/served.h"
 
 namespace calrt::isolate::served {
 

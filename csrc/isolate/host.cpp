@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/log.h"
-#include "layers/isolate/program/program.h"
+#include "isolate/program.h"
 
 namespace calrt::isolate {
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "layers/isolate/program/job_waiter.h"
-#include "layers/isolate/program/served_own.h"
+#include "isolate/job_waiter.h"
+#include "isolate/served_own.h"
 
 namespace calrt::isolate::served {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "calrt/driver_library.h"
-#include "layers/isolate/program/served_own.h"
+#include "isolate/served_own.h"
 
 namespace calrt::isolate {
 namespace {

@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "isolate/program.h"
 #include "layers/isolate/objects.h"
-#include "layers/isolate/program/program.h"
 
 namespace calrt::isolate {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The child's half of entries_jobs.cpp.
-#include "layers/isolate/program/job_waiter.h"
-#include "layers/isolate/program/served_own.h"
+#include "isolate/job_waiter.h"
+#include "isolate/served_own.h"
 
 namespace calrt::isolate {
 namespace {
