@@ -19,7 +19,7 @@ ARROWS = {
     "layout": {"base"},
     "kv": {"base"},
     "sampling": {"base", "layout"},
-    "calrt": {"base", "layout", "layers"},
+    "calrt": {"base", "layout", "layers", "kv"},  # kv: its arithmetic, for the checks of packages
     "engine": {"base", "layout", "kv", "sampling", "calrt"},
     "drivers": {"base", "layout"},
     "layers": {"base", "layout"},

@@ -132,6 +132,8 @@ class Engine:
         self._finished: dict[str, int] = {}
         self.failure: str | None = None
         """Why the device cannot be used any more, None while it can."""
+        self.lost = asyncio.Event()
+        """Set when the device is lost: it has to be opened anew."""
 
     @classmethod
     def open(cls, model: Any, limits: Limits | None = None, **runner_options: Any) -> Engine:
@@ -431,6 +433,7 @@ class Engine:
             log.error(text, close.request, close.text, extra=about(request_ids=[close.request]))
             if close.status == _DEVICE_LOST:
                 self.failure = close.text or "it is lost"
+                self.lost.set()
         live.ticket.outbox.push(live.ticket.index, end, time.monotonic_ns())
 
     # ---- timer and rest --------------------------------------------------------------------------

@@ -54,6 +54,7 @@ class Config(Struct, frozen=True, kw_only=True):
     timeout: float = 3600.0
     send_timeout: float = 10.0
     drain_timeout: float = 5.0
+    recoveries: int = 3
     body_limit: int = 32 << 20
     sse_ping_interval: float = 30.0
     verbose: bool = False
@@ -132,6 +133,9 @@ GROUPS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
              "seconds a client may leave its stream unread", 0.001, _LONG),
         Flag("--drain-timeout", "drain_timeout", float, "CALRT_ARG_DRAIN_TIMEOUT",
              "seconds that running requests get when the server is told to stop", 0, _LONG),
+        Flag("--recoveries", "recoveries", int, "CALRT_ARG_RECOVERIES",
+             "how often a lost device is opened anew in ten minutes; then the server answers 503",
+             0, 1 << 20),
         Flag("--body-limit", "body_limit", int, "CALRT_ARG_BODY_LIMIT",
              "largest request body in bytes", 1024, 1 << 40),
         Flag("--sse-ping-interval", "sse_ping_interval", float, "LLAMA_ARG_SSE_PING_INTERVAL",

@@ -88,6 +88,7 @@ def settings_of(config: Config, greeting: tuple[str, ...] = ()) -> Settings:
         body_limit=config.body_limit,
         ping=config.sse_ping_interval,
         drain=config.drain_timeout,
+        recoveries=config.recoveries,
         greeting=greeting,
     )
 

@@ -8,8 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import anyio.to_thread
 from msgspec import Struct
+
+from calrt.errors import StateError
+from calrt.recovery import RecoveryBudget
 
 from .chat import ChatTemplate
 from .engine import Engine, Limits
@@ -19,6 +23,9 @@ from .ports import LaneStore, Runner
 from .tokenizer import PromptEncoder, Tokenizer
 
 log = logging.getLogger("calrt.serve")
+
+_PAUSE_S = 1.0
+"""Before a device that could not be opened is tried again."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -35,6 +42,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     body_timeout: float = 60.0
     ping: float = 30.0
     drain: float = 5.0
+    recoveries: int = 3
+    """How often a lost device is opened anew within `recovery_window` seconds."""
+    recovery_window: float = 600.0
     greeting: tuple[str, ...] = ()
     """Lines for the log once the model is ready."""
 
@@ -94,7 +104,7 @@ class Loaded:
 
 
 class Service:
-    """One server's state: not loaded, loaded, stopping, or failed."""
+    """One server's state: not loaded, loaded, being recovered, stopping, or failed."""
 
     def __init__(self, settings: Settings, load: Callable[[], Parts] | None = None) -> None:
         self.settings = settings
@@ -103,8 +113,11 @@ class Service:
         self.stopping = False
         self.loading = False
         """Whether the loader's thread may still run."""
+        self.lost: str | None = None
+        """Why the device was lost that is being opened anew; None at other times."""
         self._load = load
         self._loaded: Loaded | None = None
+        self._budget = RecoveryBudget(settings.recoveries, settings.recovery_window)
 
     def adopt(self, loaded: Loaded) -> None:
         """Serve this model from now on."""
@@ -116,6 +129,9 @@ class Service:
         if self._loaded is None:
             if self.failure is not None:
                 raise Refused(Kind.UNAVAILABLE, f"The model could not be loaded: {self.failure}")
+            if self.lost is not None:
+                text = f"The device was lost and is being opened again: {self.lost}"
+                raise Refused(Kind.UNAVAILABLE, text)
             raise Refused(Kind.UNAVAILABLE, "Loading model")
         return self._loaded
 
@@ -127,7 +143,26 @@ class Service:
         return self.loaded.description.name
 
     async def load(self, failed: Callable[[BaseException], None]) -> None:
-        """Load the model in a thread and start the engine; `failed` is told when that does not work."""
+        """Load the model and start the engine; `failed` is told when that does not work.
+
+        A device that is lost later is opened anew, with the same model, as often as the settings allow; what
+        ran on it has ended with an error. After that the server answers that its device has failed.
+        """
+        if (error := await self._load_once()) is not None:
+            self.failure = error
+            failed(error)
+            return
+        while True:
+            engine = self._engine()
+            await engine.lost.wait()
+            if self.stopping or not await self._recover(engine):
+                return
+
+    def _engine(self) -> Engine:
+        return self.loaded.engine
+
+    async def _load_once(self) -> Exception | None:
+        """Load in a thread and serve. The error if that did not work."""
         if self._load is None:
             raise RuntimeError("this service has no loader")
         began = time.monotonic()
@@ -139,24 +174,54 @@ class Service:
             )
             loaded = Loaded(engine, parts.tokenizer, parts.description, parts.close)
         except Exception as error:
+            return error
+        finally:
             self.loading = False
-            self.failure = error
-            failed(error)
-            return
-        self.loading = False
         engine.start()
+        again = self.lost is not None
+        self.lost = None
         self.adopt(loaded)
-        if loaded.template.is_default:
+        if loaded.template.is_default and not again:
             log.warning("the model has no chat template; chat requests use ChatML")
         log.info(
-            "model %s is ready after %.1f s: %d slots of %d tokens",
+            "model %s is ready%s after %.1f s: %d slots of %d tokens",
             self.model_name,
+            " again" if again else "",
             time.monotonic() - began,
             engine.lanes,
             engine.cells,
         )
-        for line in self.settings.greeting:
+        for line in () if again else self.settings.greeting:
             log.info("%s", line)
+        return None
+
+    async def _recover(self, engine: Engine) -> bool:
+        """Open the lost device of `engine` anew. False when that may not be tried again."""
+        lost = engine.failure or "it is lost"
+        if not self._may_recover(engine, lost):
+            return False
+        loaded, self._loaded, self.lost = self.loaded, None, lost
+        await engine.close()
+        await anyio.to_thread.run_sync(loaded.close)
+        while (error := await self._load_once()) is not None:
+            log.error("the device could not be opened again: %s", error)
+            if self.stopping or not self._may_recover(engine, f"{lost}; then {error}"):
+                self.failure = self.failure or error
+                return False
+            await anyio.sleep(_PAUSE_S)
+        return True
+
+    def _may_recover(self, engine: Engine, why: str) -> bool:
+        name = "of the server"
+        try:
+            self._budget.spend(name)
+        except StateError as spent:
+            engine.failure = f"{why} ({spent.message})"
+            log.error("the device has failed: %s; restart the server", engine.failure)
+            return False
+        used = self._budget.attempts - self._budget.left(name)
+        log.warning("the device was lost: %s; recovery %d of %d", why, used, self._budget.attempts)
+        return True
 
     async def close(self, drain: float | None = None) -> None:
         """Refuse new requests, finish running ones within `drain` seconds, end the rest, unload."""
