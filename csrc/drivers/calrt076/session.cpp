@@ -63,20 +63,14 @@ Result<std::shared_ptr<Job>> cald_session::submit(const cald_job_desc& desc) {
 }
 
 void cald_session::cancel(const Job& job) {
-  Lock lock(mutex_);
+  std::lock_guard lock(mutex_);
   const auto found = std::find_if(queue_.begin(), queue_.end(),
                                   [&](const JobPtr& queued) { return queued.get() == &job; });
   if (found == queue_.end()) return;
   const JobPtr waiting = std::move(*found);
   queue_.erase(found);
   const Error why = fail(Status::CANCELLED, "cancelled before it began");
-  finish(lock, waiting, CALD_JOB_CANCELLED, &why);
-}
-
-void cald_session::finish(Lock& lock, const JobPtr& job, int32_t state, const Error* why) {
-  lock.unlock();
-  job->finish(state, why);
-  lock.lock();
+  waiting->finish(CALD_JOB_CANCELLED, &why);
 }
 
 // Only this thread calls the SDK for a model's runs, apart from Wait. It holds no lock meanwhile.
@@ -84,7 +78,7 @@ void cald_session::pump() {
   using std::chrono::steady_clock;
   Lock lock(mutex_);
   for (;;) {
-    end_overdue(lock);
+    end_overdue();
     if (running_ != nullptr && ended_) {
       end_running(lock);
     } else if (running_ == nullptr && !queue_.empty()) {
@@ -100,7 +94,7 @@ void cald_session::pump() {
 }
 
 // Also while the SDK hangs in a run: what is overdue need not wait for its turn to be told so.
-void cald_session::end_overdue(Lock& lock) {
+void cald_session::end_overdue() {
   for (;;) {
     const uint64_t now = device_->driver->now_ns();
     const auto late = std::find_if(queue_.begin(), queue_.end(),
@@ -110,7 +104,7 @@ void cald_session::end_overdue(Lock& lock) {
     queue_.erase(late);
     const Error why = fail(Status::EXECUTION_FAILED, "job %llu: its deadline passed in the queue",
                            static_cast<ull>(job->job_seq));
-    finish(lock, job, CALD_JOB_FAILED, &why);
+    job->finish(CALD_JOB_FAILED, &why);
   }
 }
 
@@ -124,8 +118,7 @@ void cald_session::begin_next(Lock& lock) {
   lock.lock();
   if (given.ok() && !job->run.padding) return;  // the waiter tells
   running_ = nullptr;
-  finish(lock, job, given.ok() ? CALD_JOB_DONE : CALD_JOB_FAILED,
-         given.ok() ? nullptr : &given.error());
+  job->finish(given.ok() ? CALD_JOB_DONE : CALD_JOB_FAILED, given.ok() ? nullptr : &given.error());
 }
 
 Result<void> cald_session::give(Run& run) {
@@ -157,13 +150,13 @@ void cald_session::end_running(Lock& lock) {
   lock.lock();
   running_ = nullptr;
   if (end.ok()) {
-    finish(lock, job, CALD_JOB_DONE, nullptr);
+    job->finish(CALD_JOB_DONE, nullptr);
     return;
   }
   // It began, so its cells may be written: a status that says otherwise would be a promise.
   Error why = std::move(end).error();
   if (leaves_cells(why.code)) why.code = Status::EXECUTION_FAILED;
-  finish(lock, job, CALD_JOB_FAILED, &why);
+  job->finish(CALD_JOB_FAILED, &why);
 }
 
 Result<void> cald_session::take_back(Job& job) {

@@ -35,12 +35,12 @@ struct cald_session {
   using JobPtr = std::shared_ptr<calrt::calrt076::Job>;
   using Lock = std::unique_lock<std::mutex>;
 
+  // A job ends under the lock, as on_complete allows: the room it leaves is never there before its
+  // end.
   void pump();
-  void end_overdue(Lock& lock);
+  void end_overdue();
   void begin_next(Lock& lock);
   void end_running(Lock& lock);
-  // Gives up the lock meanwhile.
-  void finish(Lock& lock, const JobPtr& job, int32_t state, const calrt::Error* why);
   calrt::Result<void> give(calrt::calrt076::Run& run);
   calrt::Result<void> take_back(calrt::calrt076::Job& job);
 
