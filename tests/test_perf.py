@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calrt import perf
 from calrt.perf import PerfWriter, main, new_run, problems, row_fault
-from calrt.perf_rows import KINDS, Bench, End, Env, Fault, Req, Run, Server, Sum, Tick, schema
+from calrt.perf_rows import KINDS, Bench, Driver, End, Env, Fault, Host, Req, Run, Server, Sum, Tick, schema
 
 DOCS = Path(__file__).parent.parent / "docs" / "perf-1.schema.json"
 
@@ -132,6 +133,39 @@ def test_damage_of_a_file_is_found(tmp_path: Path) -> None:
     assert "line 2: " in faults(lines[0], b"\xff{\n", *lines[1:])
     assert "the end is missing" in faults(b"")
     assert problems(lines[6], whole=False) == []
+
+
+def test_what_is_too_long_is_refused_before_it_is_parsed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, sealed = tmp_path / "a.jsonl", tmp_path / "sealed.jsonl"
+    data = write(good)
+    assert perf.MOST_LINE_BYTES < perf.MOST_BYTES
+    longest = max(len(line) for line in data.splitlines())
+    monkeypatch.setattr(perf, "MOST_LINE_BYTES", longest)
+    monkeypatch.setattr(perf, "MOST_BYTES", len(data))
+    assert problems(data) == []
+    monkeypatch.setattr(perf, "MOST_LINE_BYTES", longest - 1)
+    assert any(f"{longest} bytes, a row has at most {longest - 1}" in fault for fault in problems(data))
+    row = with_row({"name": "n" * longest})
+    with (
+        PerfWriter(sealed, new_run(driver=Driver(), host=Host())) as writer,
+        pytest.raises(ValueError, match=f"bench: .* a row has at most {longest - 1}"),
+    ):
+        writer.write(row)
+    sealed.unlink()
+    monkeypatch.setattr(perf, "MOST_BYTES", len(data) - 1)
+    assert problems(data) == [
+        f"more than {len(data) - 1} bytes, which is the most that is read: split the run into files"
+    ]
+    for command in (["validate", str(good)], ["seal", str(good), str(sealed)]):
+        assert main(command) == 1
+        assert f"more than {len(data) - 1} bytes" in capsys.readouterr().err
+    assert not sealed.exists()
+
+
+def test_a_line_that_is_nested_too_deeply_is_a_fault() -> None:
+    assert problems(b"[" * 200_000 + b"\n", whole=False) == ["line 1: nested too deeply"]
 
 
 def test_the_writer_refuses_what_is_wrong_and_leaves_an_unfinished_file(tmp_path: Path) -> None:

@@ -30,7 +30,12 @@ from calrt.perf_rows import KINDS, SCHEMA, End, Host, Row, Run, Sum, schema, sch
 from calrt.regular_file import open_regular
 from calrt.schema_faults import schema_fault
 
-__all__ = ["PerfWriter", "host", "new_run", "plain", "problems", "row_fault"]
+__all__ = ["MOST_BYTES", "MOST_LINE_BYTES", "PerfWriter", "host", "new_run", "plain", "problems", "row_fault"]
+
+MOST_BYTES = 256 << 20
+"""Of a file: more than a million requests."""
+MOST_LINE_BYTES = 8 << 20
+"""Of a row: a request with more than 300,000 tokens, each with its time."""
 
 
 @functools.cache
@@ -70,8 +75,10 @@ def problems(data: bytes, *, whole: bool = True) -> list[str]:
     """What is wrong with a file, one text per fault, "line 3: ..."; empty if it is sound.
 
     With `whole` the run at the beginning and the end with its count and SHA-256 must be there; without, bare
-    rows are enough.
+    rows are enough. Of more than `MOST_BYTES` nothing is read, nor is a line of more than `MOST_LINE_BYTES`.
     """
+    if len(data) > MOST_BYTES:
+        return [f"more than {MOST_BYTES} bytes, which is the most that is read: split the run into files"]
     found: list[str] = []
     lines = data.split(b"\n")
     if lines.pop() != b"":
@@ -80,10 +87,14 @@ def problems(data: bytes, *, whole: bool = True) -> list[str]:
     last: dict[str, Any] = {}
     for number, line in enumerate(lines, 1):
         try:
+            if len(line) > MOST_LINE_BYTES:
+                raise ValueError(f"{len(line)} bytes, a row has at most {MOST_LINE_BYTES}")
             last = _read(line)
             fault = row_fault(last)
         except ValueError as wrong:
             last, fault = {}, str(wrong)
+        except RecursionError:
+            last, fault = {}, "nested too deeply"
         if fault is not None:
             found.append(f"line {number}: {fault}")
         kinds.append(str(last.get("kind")) if isinstance(last, dict) else "")
@@ -136,6 +147,8 @@ class PerfWriter:
         if fault is not None:
             raise ValueError(f"{row.get('kind')}: {fault}")
         line = json.dumps(row, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        if len(line) > MOST_LINE_BYTES + 1:
+            raise ValueError(f"{row['kind']}: {len(line) - 1} bytes, a row has at most {MOST_LINE_BYTES}")
         self._file.write(line)
         self._file.flush()
         self._sha256.update(line)
@@ -179,8 +192,9 @@ def new_run(**fields: Any) -> Run:
 
 
 def _whole(path: str) -> bytes:
+    """The file, or as much of it as shows that it is too long."""
     with open_regular(path) as file:
-        return file.read()
+        return file.read(MOST_BYTES + 1)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -198,7 +212,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(schema(), indent=1))
         return 0
     if args.command == "seal":
-        data = sys.stdin.buffer.read() if args.rows == "-" else _whole(args.rows)
+        data = sys.stdin.buffer.read(MOST_BYTES + 1) if args.rows == "-" else _whole(args.rows)
         faults = problems(data, whole=False)
         if not faults:
             with PerfWriter(args.file, new_run()) as writer:
