@@ -412,6 +412,27 @@ def test_amounts_have_bounds_that_are_named(server: FakeServer, path: str, body:
     assert answer.json()["error"]["message"].startswith(f"Field '{field}': ")
 
 
+def test_a_bias_that_forbids_every_token_is_refused(server: FakeServer) -> None:
+    size = server.runner.vocab
+    every: list[list[Any]] = [[token, False] for token in range(size)]
+    eog = server.tokenizer.eog
+    assert eog
+    but_ends = [[token, False] for token in range(size) if token not in eog]
+    for more in ({}, {"stream": True}):
+        started = len(server.runner.started)
+        for body, text in (
+            ({"logit_bias": every}, f"forbids every token of the vocabulary ({size}): allow one"),
+            ({"logit_bias": {str(token): False for token in range(size)}}, "forbids every token"),
+            ({"logit_bias": but_ends, "ignore_eos": True}, "forbids together with ignore_eos every token"),
+        ):
+            answer = server.http.post("/completion", json={"prompt": "a", **body, **more})
+            assert answer.status_code == 400
+            assert answer.json()["error"]["message"].startswith(f"Field 'logit_bias': {text}")
+        assert len(server.runner.started) == started
+    for bias in (every[1:], but_ends, [*every[1:], [0, -1e9]], every[1:] + every[-1:]):
+        assert server.http.post("/completion", json={"prompt": "a", "logit_bias": bias}).status_code == 200
+
+
 def test_amounts_at_their_bounds_are_taken(server: FakeServer) -> None:
     body = {"prompt": "a", "n_probs": 128, "logit_bias": [[5, 1]] * 260, "response_fields": ["content"] * 64}
     assert server.http.post("/completion", json=body).json() == {"content": TEXT}

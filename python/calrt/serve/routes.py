@@ -307,6 +307,10 @@ async def _logit_bias(loaded: Loaded, options: Options) -> tuple[tuple[int, floa
             raise bad_field("logit_bias", f"has more entries than the vocabulary has tokens ({size})")
     if options.ignore_eos:
         bias += [(token, -math.inf) for token in sorted(loaded.tokenizer.eog)]
+    # No other bias brings a token back. The sampler would say it too, but only at the first token.
+    if len({token for token, value in bias if value == -math.inf}) == size:
+        also = " together with ignore_eos" if options.ignore_eos else ""
+        raise bad_field("logit_bias", f"forbids{also} every token of the vocabulary ({size}): allow one")
     return tuple(bias)
 
 
