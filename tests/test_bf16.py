@@ -203,6 +203,24 @@ def test_strides_on_the_way_in(how: str) -> None:
             assert (got == want).all()
 
 
+@pytest.mark.parametrize("step", [2, -1, -3])
+@pytest.mark.parametrize("columns", [1, 511, 512, 513, 1023, 1024, 1025, 1537, 5000])
+def test_rows_of_any_length_keep_their_order_through_the_piece(columns: int, step: int) -> None:
+    # Elements apart go through a buffer of 512: all values within a row's reach differ.
+    numbers = np.arange(3 * columns * abs(step), dtype=np.uint32)
+    halves = (numbers % 0x7F7F).astype(np.uint16).view(bf16.dtype).reshape(3, -1)
+    values = halves.astype(np.float32)
+    for source, convert in ((values, bf16.from_f32), (halves, bf16.to_f32)):
+        for view in (source[:, ::step], source[1, ::step]):
+            assert view.shape[-1] == columns
+            want = view.astype(bf16.dtype if source is values else np.float32)
+            out = np.full((view.size + 64,), -1, want.dtype)
+            target = out[: view.size].reshape(view.shape)
+            for got in (convert(view), convert(view, out=target)):
+                assert got.tobytes() == want.tobytes()
+            assert (out[view.size :] == -1).all()  # nothing behind the last piece
+
+
 @pytest.mark.parametrize("strided", [False, True])
 def test_nothing_but_the_result_is_allocated(strided: bool) -> None:
     values = np.linspace(-4, 4, 1 << 18, dtype=np.float32).reshape(512, 512)

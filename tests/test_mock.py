@@ -150,6 +150,37 @@ def test_waiting_ends_on_a_device_that_only_waits() -> None:
             assert job.timing["infer_ns"] == 2_000
 
 
+def test_each_time_of_a_job_is_the_one_of_its_name() -> None:
+    with (
+        calrt.open("mock", clock="virtual") as device,
+        device.load("preset:tiny") as model,
+        model.kv.reserve(8) as a,
+        model.kv.reserve(8) as b,
+    ):
+        graph = model.graphs["decode_b1"]
+        with device.trace() as trace:
+            jobs = [graph.submit(tokens=[1], positions=[0], lanes=[lane]) for lane in (a, b)]
+            for job in jobs:
+                assert job.wait(PATIENCE_S).state == "done"
+        begins = {(one.job_id, one.name): one.t_ns for one in trace.events if one.phase == "begin"}
+        spent = {
+            (one.job_id, one.name): one.t_ns - begins[one.job_id, one.name]
+            for one in trace.events
+            if one.phase == "end"
+        }
+        first, second = sorted({number for number, _ in begins})
+        for number, job in zip((first, second), jobs, strict=True):
+            times = job.timing
+            stages = [spent[number, name] for name in ("copy in", "decode", "copy out")]
+            assert [times["h2d_ns"], times["infer_ns"], times["d2h_ns"]] == stages
+        assert jobs[0].timing["queue_ns"] is None  # it began at once
+        times = jobs[1].timing
+        waited = begins[second, "copy in"] - begins[first, "copy in"]  # both were submitted at once
+        assert times["queue_ns"] == waited
+        of_second = [times[name] for name in ("queue_ns", "h2d_ns", "infer_ns", "d2h_ns")]
+        assert len(set(of_second)) == 4, of_second  # each swap of two would show
+
+
 def test_the_devices_trace_shows_its_stages() -> None:
     with calrt.open("mock", clock="virtual") as device, device.load("preset:tiny") as model:
         with device.trace() as trace:

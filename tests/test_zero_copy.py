@@ -276,6 +276,37 @@ def test_a_context_is_closed_like_a_model(model: calrt.Model) -> None:
         slot.submit()
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_second_close_leaves_living_views_alone(null_package: Path, again: bool) -> None:
+    device = calrt.open("null")
+    model = device.load(null_package, lanes=2, cells=64)
+    context = model.graphs["decode_b1"].context(slots=2)
+    buffer = device.alloc(16)
+    buffer.write(bytes(range(16)))
+    tensor = context[0].inputs["tokens"]
+    views = [tensor.numpy(), np.asarray(memoryview(tensor)), np.from_dlpack(tensor)]
+    raw = memoryview(buffer)
+    views[0][:] = 3
+    for thing in (context, buffer, model, device):
+        for _ in range(2):  # a refusal is no close: the second one is refused alike
+            with pytest.raises(BufferError, match="view"):
+                thing.close()
+        thing.close(force=True)
+        for _ in range(3):
+            thing.close(force=again)
+        assert [int(view[0]) for view in views] == [3, 3, 3]
+        assert bytes(raw) == bytes(range(16))
+    del context, buffer, model, device, tensor
+    gc.collect()
+    views.pop()  # views go one by one, and the others stay
+    gc.collect()
+    views[0][:] = 5
+    assert int(views[1][0]) == 5
+    raw.release()
+    with calrt.open("null") as other:  # what they lay in is counted out, nothing twice
+        other.alloc(16).close()
+
+
 def taken(tensor: calrt.Tensor, how: str) -> Any:
     if how == "numpy":
         return tensor.numpy()
