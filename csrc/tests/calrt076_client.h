@@ -21,32 +21,12 @@
 #include "calrt/driver.h"
 #include "layout/layout.h"
 #include "tests/check.h"
+#include "tests/test_host.h"
 
 namespace calrt::testing {
 
 inline constexpr uint32_t kVocab = 64, kArena = 256;  // cells of all lanes together
 inline constexpr uint64_t kPatience = 20'000'000'000;
-
-inline uint64_t host_now(void* = nullptr) {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
-}
-inline void* host_alloc(void*, uint64_t bytes, uint64_t align) {
-  return bytes > (uint64_t{1} << 40)
-             ? nullptr
-             : std::aligned_alloc(align, (bytes + align - 1) / align * align);
-}
-inline void host_free(void*, void* pointer) { std::free(pointer); }
-inline cald_host make_host() {
-  cald_host host{};
-  host.struct_size = sizeof host;
-  host.abi_version = CALD_ABI_VERSION;
-  host.alloc = host_alloc;
-  host.free = host_free;
-  host.now_ns = host_now;
-  return host;
-}
 
 inline const cald_driver_table& table() {
   static const cald_driver_table* found = [] {
@@ -223,7 +203,7 @@ class Step {
     return table().submit(world_.session, &desc, &job, why == nullptr ? nullptr : &why->raw);
   }
   cald_status wait(uint64_t ns = kPatience) {
-    return table().job_wait(job, host_now() + ns, nullptr);
+    return table().job_wait(job, host_now_ns() + ns, nullptr);
   }
   int32_t state() {
     int32_t now = 0;

@@ -111,7 +111,7 @@ void hangs_in(const char* vice) {
   CHECK(hung->wait(50'000'000) == CALD_WAIT_TIMEOUT);
   CHECK(hung->state() == CALD_JOB_RUNNING);
   CHECK(other->submit(5, 0, 1) == CALD_OK);
-  CHECK(late->submit(5, 0, 2, 7, host_now() + 20'000'000) == CALD_OK);
+  CHECK(late->submit(5, 0, 2, 7, host_now_ns() + 20'000'000) == CALD_OK);
   // Its deadline is kept although the SDK does not come back, and a cancel as well.
   CHECK(late->wait() == CALD_OK);
   CHECK(late->told == 1 && late->end.status == CALD_EXECUTION_FAILED);

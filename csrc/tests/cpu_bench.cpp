@@ -17,7 +17,7 @@ using namespace calrt::testing;
 
 namespace {
 
-double seconds() { return static_cast<double>(test_now_ns(nullptr)) * 1e-9; }
+double seconds() { return static_cast<double>(host_now_ns()) * 1e-9; }
 
 // Of this process: what is left of a measurement when other processes take the cores.
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }

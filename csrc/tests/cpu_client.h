@@ -13,14 +13,9 @@
 #include <vector>
 
 #include "calrt/driver.h"
+#include "tests/test_host.h"
 
 namespace calrt::testing {
-
-inline uint64_t test_now_ns(void*) {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
-}
 
 inline const cald_driver_table& cpu_table() {
   static const cald_driver_table* table = [] {
@@ -57,13 +52,7 @@ struct Device {
 
   // isa: "" keeps the environment.
   explicit Device(uint32_t threads = 1, const char* isa = "") {
-    static const cald_host host = [] {
-      cald_host made{};
-      made.struct_size = sizeof made;
-      made.abi_version = CALD_ABI_VERSION;
-      made.now_ns = test_now_ns;
-      return made;
-    }();
+    static const cald_host host = make_host();
     if (*isa != '\0') setenv("CALRT_ISA", isa, 1);
     const std::string count = std::to_string(threads);
     const cald_option option = {"threads", count.c_str()};

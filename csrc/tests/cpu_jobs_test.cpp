@@ -102,7 +102,7 @@ int32_t state_of(cald_job* job, Failure* why = nullptr) {
 }
 
 void wait_end(cald_job* job) {
-  CHECK(cpu_table().job_wait(job, test_now_ns(nullptr) + 60 * kSecond, nullptr) == CALD_OK);
+  CHECK(cpu_table().job_wait(job, host_now_ns() + 60 * kSecond, nullptr) == CALD_OK);
 }
 
 }  // namespace
@@ -275,7 +275,7 @@ TEST(wait_changes_nothing_and_cancel_ends_a_running_job) {
     cald_job* job = nullptr;
     CHECK(slow.submit(&job, &ended) == CALD_OK);
     Failure failure;
-    if (!failure.ok(cpu_table().job_wait(job, test_now_ns(nullptr) + 1000, &failure.raw))) {
+    if (!failure.ok(cpu_table().job_wait(job, host_now_ns() + 1000, &failure.raw))) {
       timed_out = true;
       CHECK(failure.code == CALD_WAIT_TIMEOUT);
     }
@@ -299,7 +299,7 @@ TEST(a_job_late_in_the_queue_does_not_begin) {
   Ended first, second;
   cald_job *running = nullptr, *late = nullptr;
   CHECK(slow.submit(&running, &first, 1) == CALD_OK);
-  CHECK(slow.submit(&late, &second, 2, test_now_ns(nullptr) + 1) == CALD_OK);
+  CHECK(slow.submit(&late, &second, 2, host_now_ns() + 1) == CALD_OK);
   wait_end(late);
   Failure failure;
   CHECK(state_of(late, &failure) == CALD_JOB_FAILED);

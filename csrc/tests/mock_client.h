@@ -19,14 +19,10 @@
 #include "layout/layout.h"
 #include "layout/pack.h"
 #include "tests/check.h"
+#include "tests/test_host.h"
 
 namespace calrt::testing {
 
-inline uint64_t host_now_ns(void*) {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count());
-}
 inline uint64_t in_ms(uint64_t ms) { return host_now_ns(nullptr) + ms * 1'000'000; }
 
 inline const cald_driver_table& mock_table() {
@@ -152,13 +148,7 @@ struct MockDevice {
   Failure failure;
 
   explicit MockDevice(const char* preset = "", const OpenOptions& options = {}) {
-    static const cald_host host = [] {
-      cald_host made{};
-      made.struct_size = sizeof made;
-      made.abi_version = CALD_ABI_VERSION;
-      made.now_ns = host_now_ns;
-      return made;
-    }();
+    static const cald_host host = make_host();
     std::vector<cald_option> list;
     for (const auto& [key, value] : options) list.push_back({key, value});
     cald_device_options asked{};
