@@ -6,13 +6,15 @@ mock computes exactly, so whatever lies in a lane gives the tokens of a fresh pr
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import calrt
-from calrt.kv import Run, Shift
+from calrt.kv import CancelToken, Run, Shift
 from fresh_python import run
 
 PROMPT = [(7 * i + 3) % 250 for i in range(40)]
@@ -106,6 +108,62 @@ def test_a_copy_gives_the_tokens_of_its_source(model: calrt.Model, p1: int) -> N
             assert model.kv.state(target.lane) == state
             assert tokens_after(target) == tokens
             assert model.kv.state(source.lane) == before
+
+
+def test_a_generation_without_a_limit_ends_with_its_lane(caplog: pytest.LogCaptureFixture) -> None:
+    """B015, B026: nothing is shifted for ever and nothing logged, also where nothing could be shifted."""
+    for name in ("bare", "dual-chip"):
+        with calrt.open(f"mock:{name}", speed=0) as device, device.load(f"preset:{name}", cells=64) as model:
+            with caplog.at_level("INFO", logger="calrt"):
+                caplog.clear()
+                found = list(model.generate(PROMPT, max_tokens=2**31 - 1, temperature=0, stop_tokens=[]))
+            assert len(found) == 64 - len(PROMPT) + 1  # the last one is not read
+            assert not caplog.records
+            assert model.kv.stats()["states"] == {"FREE": model.lanes}
+
+
+def test_what_is_cancelled_before_it_has_a_cell_leaves_nothing(model: calrt.Model) -> None:
+    """B029: before a wait, before the first step of an await, before the first token, in the same moment."""
+    kv, cancel = model.kv, CancelToken()
+    cancel.cancel()
+    with pytest.raises(calrt.CancelledJobError):
+        kv.reserve(8, cancel=cancel)
+
+    async def given_up() -> None:
+        wait = asyncio.ensure_future(kv.areserve(8))
+        wait.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await wait
+
+    asyncio.run(given_up())
+    model.generate(PROMPT, max_tokens=COUNT, stream=True).close()
+    assert kv.free_lanes() == model.lanes
+    with model.sequence(128) as sequence:
+        graph = next(graph for graph in model.graphs.values() if graph.kind == "prefill")
+        job = graph.submit(tokens=PROMPT[:4], positions=[0, 1, 2, 3], lanes=[sequence.lane])
+        job.cancel()
+        with suppress(calrt.CancelledJobError):  # or it was done already
+            job.wait()
+        kv.clear(sequence.lane)
+        sequence.prefill(PROMPT)
+        found = tokens_after(sequence)
+    assert found == fresh(model, PROMPT)[1]
+    assert kv.stats()["waiting"] == 0
+
+
+def test_several_answers_given_up_at_once_leave_no_lane_behind(model: calrt.Model) -> None:
+    """B030."""
+    want = list(model.generate(PROMPT, max_tokens=COUNT, temperature=0))
+    streams = [
+        model.generate(PROMPT, max_tokens=COUNT, temperature=0, stream=True)
+        for _ in range(min(3, model.lanes))
+    ]
+    assert [next(stream) for stream in streams] == want[:1] * len(streams)
+    assert model.kv.free_lanes() == model.lanes - len(streams)
+    for stream in streams:
+        stream.close()
+    assert model.kv.free_lanes() == model.lanes
+    assert list(model.generate(PROMPT, max_tokens=COUNT, temperature=0)) == want
 
 
 # ---- the size of a real model -----------------------------------------------------------------------
