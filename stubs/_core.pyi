@@ -75,6 +75,7 @@ class Device:
         placement: str = "",
         progress: Callable[[int, int], bool] | None = None,
         withheld: Mapping[str, str] = {},
+        allow_standin: bool = False,
     ) -> Model: ...
     def footprint(
         self,

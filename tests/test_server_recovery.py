@@ -32,7 +32,8 @@ def lose(server: FakeServer, text: str = "gone") -> httpx.Response:
 
 
 def test_a_lost_device_is_opened_anew_and_answers_as_before() -> None:
-    with FakeServer(settings=Settings(recoveries=1)).ready() as server:
+    with FakeServer(settings=Settings(recoveries=1)) as server:
+        server.ready()
         before = server.http.post("/completion", json=BODY).json()["tokens"]
         first = server.runner
         answer = lose(server)
@@ -45,7 +46,8 @@ def test_a_lost_device_is_opened_anew_and_answers_as_before() -> None:
 
 
 def test_the_budget_ends_in_failed_and_says_so() -> None:
-    with FakeServer(settings=Settings(recoveries=2, recovery_window=600)).ready() as server:
+    with FakeServer(settings=Settings(recoveries=2, recovery_window=600)) as server:
+        server.ready()
         for _ in range(2):
             last = server.runner
             lose(server)
@@ -73,7 +75,8 @@ def test_a_device_that_does_not_come_back_is_tried_within_the_budget() -> None:
         if len(tries) > 1:
             raise error_for(LOST, "still gone")
 
-    with FakeServer(settings=Settings(recoveries=2), load=load).ready() as server:
+    with FakeServer(settings=Settings(recoveries=2), load=load) as server:
+        server.ready()
         lose(server)
         server.until(lambda: "used up" in server.http.get("/health").text or len(tries) == 3)
         server.until(lambda: server.service.failure is not None)
@@ -92,7 +95,8 @@ def test_while_it_is_opened_anew_requests_are_refused_with_the_reason() -> None:
         if len(loads) > 1:
             assert go.wait(20)
 
-    with FakeServer(load=load).ready() as server:
+    with FakeServer(load=load) as server:
+        server.ready()
         lose(server, "the child was killed")
         server.until(lambda: len(loads) == 2)
         refused = server.http.post("/completion", json=BODY)
@@ -104,7 +108,8 @@ def test_while_it_is_opened_anew_requests_are_refused_with_the_reason() -> None:
 
 
 def test_no_recovery_is_a_choice() -> None:
-    with FakeServer(settings=Settings(recoveries=0)).ready() as server:
+    with FakeServer(settings=Settings(recoveries=0)) as server:
+        server.ready()
         lose(server)
         server.until(lambda: "0 in 600 s" in server.http.get("/health").text)
 

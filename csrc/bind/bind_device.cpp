@@ -74,12 +74,13 @@ std::shared_ptr<PyModel> load(const PyDevice& self, Arg<"package", Ref<PyPackage
                               Arg<"logits_dtype", std::string> logits_dtype,
                               Arg<"parallel", std::string> parallel,
                               Arg<"placement", std::string> placement, const py::object& progress,
-                              Arg<"withheld", TextMap> withheld) {
+                              Arg<"withheld", TextMap> withheld, bool allow_standin) {
   if (!progress.is_none() && PyCallable_Check(progress.ptr()) == 0)
     refuse_type("progress", progress, ": a callable or None is due");
   LoadRequest request = load_request(lanes, cells, profiles, chunks, compute, kv_dtype,
                                      logits_dtype, parallel, placement);
   request.withheld.insert(withheld->begin(), withheld->end());
+  request.allow_standin = allow_standin;
   Progress reporter{progress, nullptr};
   request.progress = [&reporter](uint64_t done, uint64_t total) { return reporter(done, total); };
   auto loaded = without_gil([&]() -> Result<std::shared_ptr<engine::GraphRunner>> {
@@ -164,10 +165,12 @@ void bind_device(py::module_& m) {
            py::arg("chunks") = py::tuple(), py::arg("compute") = "", py::arg("kv_dtype") = "",
            py::arg("logits_dtype") = "", py::arg("parallel") = "", py::arg("placement") = "",
            py::arg("progress") = py::none(), py::arg("withheld") = py::dict(),
+           py::arg("allow_standin") = false,
            "Loads a package; options left out take the package's default, none is ever clamped.\n\n"
            "progress(done_bytes, total_bytes) is called at 2 Hz or more; a false answer cancels "
            "(CancelledJobError), an exception cancels and comes out here. withheld: capabilities "
-           "that are not to be used of the model, each with the reason that a refusal gives.")
+           "that are not to be used of the model, each with the reason that a refusal gives. "
+           "allow_standin: a stand-in may be loaded on a driver that is none of calrt's own (D25).")
       .def("footprint", &footprint, py::arg("package"), py::kw_only(),
            py::arg("lanes") = py::none(), py::arg("cells") = py::none(),
            py::arg("profiles") = py::tuple(), py::arg("chunks") = py::tuple(),

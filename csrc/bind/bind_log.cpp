@@ -86,6 +86,8 @@ void deliver_logs() {
     for (const Line& line : lines) told.append(line_of(line));
     py::module_::import("calrt.logs").attr("deliver")(told, dropped);
   } catch (py::error_already_set& error) {
+    // Ctrl-C is the program's, though it came here: whoever looks next sees it.
+    if (error.matches(PyExc_KeyboardInterrupt)) return PyErr_SetInterrupt();
     error.discard_as_unraisable("calrt's native log");
   }
 }

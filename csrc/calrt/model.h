@@ -29,6 +29,7 @@ struct LoadRequest {
   // "binding_sets", "footprint", "kv_clear", "lane_copy", "range_copy", "k_rotate", "kv_read",
   // "kv_write". What the device has is then as if it had it not, and a caller is told the reason.
   std::map<std::string, std::string> withheld;
+  bool allow_standin = false;  // on a driver that is none of calrt's own (D25)
 };
 
 class Model;

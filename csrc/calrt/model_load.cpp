@@ -34,6 +34,21 @@ Result<void> check_target(const Manifest& manifest, const DeviceInfo& device) {
   return {};
 }
 
+// D25. calrt's own drivers are what a stand-in is made for; on another one it says nothing about
+// the device, and looks as if it did.
+Result<void> check_standin(const Manifest& manifest, const std::string& driver, bool allowed) {
+  if (allowed || manifest.provenance_kind != "standin") return {};
+  for (const char* own : {"mock", "cpu", "null"})
+    if (driver == own) return {};
+  return fail(
+      Status::PACKAGE_REJECTED,
+      "D25: package '%s' is a stand-in (provenance.kind), and %s is not one of calrt's "
+      "drivers (mock, cpu, null): what it shows is not the device's; load a package made of "
+      "a model, or allow it to test a driver of your own (Python: calrt.open(..., "
+      "allow_unverified=True), C++: LoadRequest::allow_standin)",
+      manifest.name.c_str(), driver.c_str());
+}
+
 std::vector<uint64_t> dotted(const std::string& text) {
   std::vector<uint64_t> numbers(1, 0);
   for (const char c : text) {
@@ -172,6 +187,7 @@ Result<std::unique_ptr<LoadCall>> prepare(Device& device, const Package& package
   CALRT_TRY_ASSIGN(const DeviceInfo info, device.info());
   CALRT_TRY(check_target(package.manifest(), info));
   CALRT_TRY(check_versions(package.manifest(), info, device.table().abi_version));
+  CALRT_TRY(check_standin(package.manifest(), info.driver, request.allow_standin));
   CALRT_TRY(check_topology(device, asked));
 
   auto call = std::make_unique<LoadCall>();

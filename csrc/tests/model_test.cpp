@@ -63,6 +63,21 @@ TEST(another_driver_or_device_class_is_refused_before_any_load) {
   script().reset();
 }
 
+TEST(a_stand_in_is_refused_on_a_driver_that_is_not_ours) {
+  script().reset();
+  const auto package = good();
+  PackageForTest::manifest(*package).provenance_kind = "standin";
+  CHECK(refused(load(package), Status::PACKAGE_REJECTED,
+                "D25: package 'test' is a stand-in (provenance.kind), and scripted is not one"));
+  LoadRequest allowed;
+  allowed.allow_standin = true;
+  CHECK(load(package, allowed).ok());
+  for (const char* kind : {"converted", "vendor", ""}) {  // "": the package does not say
+    PackageForTest::manifest(*package).provenance_kind = kind;
+    CHECK(load(package).ok());
+  }
+}
+
 TEST(versions) {
   script().reset();
   const auto with = [](const char* what, ManifestVersionRange range) {

@@ -225,9 +225,9 @@ class Device:
         explicit["profiles"] = grounds.profiles(package.id, manifest, explicit["profiles"])
         if withheld := grounds.withheld(package.id):
             explicit["withheld"] = withheld
-        native = self._native.load(
-            package, **explicit, progress=None if progress is None else _Reporter(progress)
-        )
+        explicit["allow_standin"] = grounds.allow_unverified
+        report = None if progress is None else _Reporter(progress)
+        native = self._native.load(package, **explicit, progress=report)
         try:
             grounds.check_loaded(package.id, native.info, native.graphs.values())
         except CalrtError:

@@ -56,8 +56,6 @@ _NATIVE = (
     "kv_write",
 )
 _ABSENT = Capability("", 0, 0, "", "")
-_OF_CALRT = ("mock", "cpu", "null")
-"""The drivers that a stand-in may be loaded on: what a preset is made for."""
 
 
 class Grounds:
@@ -130,12 +128,7 @@ class Grounds:
         return why or (self.refusal("batch", [package]) if batch > 1 else None)
 
     def check_request(self, package: str, manifest: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        """Before a load: `UnsupportedError` if what it asks for may not be used.
-
-        `PackageError` for a stand-in on a driver that is none of calrt's own: it says nothing about a device.
-        """
-        if manifest.get("provenance", {}).get("kind") == "standin" and not self.allow_unverified:
-            self._refuse_standin(manifest["model"]["name"])
+        """Before a load: `UnsupportedError` if what it asks for may not be used."""
         mode = manifest["parallelism"]["mode"]
         uses = [] if mode == "none" else [f"parallel_{mode}"]
         if (options.get("lanes") or 1) > 1:
@@ -147,16 +140,6 @@ class Grounds:
         for use in _EVERY_RUN:  # one that the device has not is not used
             if self._stated.get(use, _ABSENT).value:
                 self.require(use, [package])
-
-    def _refuse_standin(self, name: str) -> None:
-        if self._info.driver in _OF_CALRT:
-            return
-        raise error_for(
-            Status.PACKAGE_REJECTED,
-            f"D25: package {name!r} is a stand-in (provenance.kind), and {self._info.driver} is not one "
-            f"of calrt's drivers ({', '.join(_OF_CALRT)}): what it shows is not the device's; load a package "
-            "made of a model, or open with allow_unverified=True to test a driver of your own",
-        )
 
     def check_loaded(self, package: str, info: Mapping[str, Any], graphs: Iterable[_core.Graph]) -> None:
         """After a load: the same of what the package chose by itself."""
