@@ -150,7 +150,8 @@ def test_what_ends_the_process_ends_no_caller_isolated(
     report = conformance.run("isolate:calrt076", only=["JOB", "DATA"])
     assert report.broken  # it struck
     for check in report.broken:  # and is told for what it is; what comes after a new start is right
-        assert "killed by signal" in check.why or "in state 4" in check.why, check
+        told = ("killed by signal", "in state 4", "answered 27")
+        assert any(words in check.why for words in told), check
     assert sum(check.verdict == "pass" for check in report.checks) > len(report.checks) / 4
 
 

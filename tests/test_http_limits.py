@@ -352,7 +352,8 @@ def test_a_runner_that_refuses_gives_an_error_and_the_lane_back() -> None:
 
 
 def test_a_lost_device_shows_in_health_and_refuses_new_work() -> None:
-    with FakeServer(script=endless, delay=0.01, cells=100_000) as server:
+    settings = Settings(recoveries=0)
+    with FakeServer(settings=settings, script=endless, delay=0.01, cells=100_000) as server:
         server.ready()
         connection = send(server, "/completion", {"prompt": "a"})
         server.until(lambda: len(server.runner.requests) == 1)

@@ -153,6 +153,26 @@ def test_a_shift_on_mock_is_a_fresh_prefill_of_what_is_left(mock_model: calrt.Mo
         assert np.array_equal(logits(s, 8), logits(fresh, 8))
 
 
+def test_a_shift_that_is_refused_changes_nothing(mock_model: calrt.Model) -> None:
+    kv = mock_model.kv
+    with filled(mock_model, PROMPT) as s:
+        kv.seq_rm(s.lane, 6, 8)
+        before = kv.runs(s.lane)
+        for _ in range(2):
+            with pytest.raises(calrt.KvSequenceError, match="hole"):
+                kv.shift(s.lane, 2, 3)
+            assert kv.runs(s.lane) == before
+
+
+def test_keys_farther_apart_than_a_lane_is_long_are_refused(mock_model: calrt.Model) -> None:
+    kv = mock_model.kv
+    with pytest.raises(
+        calrt.InvalidArgumentError, match=f"every={kv.cells + 1}: a lane has {kv.cells} cells"
+    ):
+        kv.enable_prefixes(kv.cells + 1)
+    kv.enable_prefixes(kv.cells)
+
+
 def test_what_is_left_is_in_the_lane_after_a_shift_there_and_back(whole_model: calrt.Model) -> None:
     kv = whole_model.kv
     with filled(whole_model, PROMPT) as s:

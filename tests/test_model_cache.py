@@ -110,7 +110,9 @@ def test_a_broken_index_costs_only_time(cache: Path, tmp_path: Path) -> None:
         assert model_cache.package_for(source) == first
 
 
-def test_absent_files(cache: Path, tmp_path: Path) -> None:
+def test_absent_files(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     for name in ("nothing.gguf", "smollm2", "../x", ""):
         with pytest.raises(FileNotFoundError):
             model_cache.package_for(tmp_path / name if name.endswith("gguf") else name or "no such model")

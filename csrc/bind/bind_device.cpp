@@ -66,21 +66,19 @@ LoadRequest load_request(const MaybeCount& lanes, const MaybeCount& cells, const
   return request;
 }
 
-std::shared_ptr<PyModel> load(const PyDevice& self, Arg<"package", Ref<PyPackage>> package,
-                              Arg<"lanes", MaybeCount> lanes, Arg<"cells", MaybeCount> cells,
-                              Arg<"profiles", Counts> profiles, Arg<"chunks", Counts> chunks,
-                              Arg<"compute", std::string> compute,
-                              Arg<"kv_dtype", std::string> kv_dtype,
-                              Arg<"logits_dtype", std::string> logits_dtype,
-                              Arg<"parallel", std::string> parallel,
-                              Arg<"placement", std::string> placement, const py::object& progress,
-                              Arg<"withheld", TextMap> withheld, bool allow_standin) {
+std::shared_ptr<PyModel> load(
+    const PyDevice& self, Arg<"package", Ref<PyPackage>> package, Arg<"lanes", MaybeCount> lanes,
+    Arg<"cells", MaybeCount> cells, Arg<"profiles", Counts> profiles, Arg<"chunks", Counts> chunks,
+    Arg<"compute", std::string> compute, Arg<"kv_dtype", std::string> kv_dtype,
+    Arg<"logits_dtype", std::string> logits_dtype, Arg<"parallel", std::string> parallel,
+    Arg<"placement", std::string> placement, const py::object& progress,
+    Arg<"withheld", TextMap> withheld, Arg<"allow_standin", bool> allow_standin) {
   if (!progress.is_none() && PyCallable_Check(progress.ptr()) == 0)
     refuse_type("progress", progress, ": a callable or None is due");
   LoadRequest request = load_request(lanes, cells, profiles, chunks, compute, kv_dtype,
                                      logits_dtype, parallel, placement);
   request.withheld.insert(withheld->begin(), withheld->end());
-  request.allow_standin = allow_standin;
+  request.allow_standin = *allow_standin;
   Progress reporter{progress, nullptr};
   request.progress = [&reporter](uint64_t done, uint64_t total) { return reporter(done, total); };
   auto loaded = without_gil([&]() -> Result<std::shared_ptr<engine::GraphRunner>> {

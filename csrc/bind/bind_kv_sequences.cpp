@@ -37,6 +37,9 @@ std::pair<uint32_t, uint32_t> kv_shift(const PyKv& self, LaneArg lane, Arg<"keep
                                        Arg<"discard", int64_t> discard, Seconds timeout) {
   const engine::MoveCall call = self.move_call(*timeout);
   const auto shift = run_on(self, "lane", **lane, [&](const kv::LaneRef& ref) -> Result<kv::Shift> {
+    // What apply() would refuse afterwards is refused while nothing is discarded yet.
+    CALRT_TRY_ASSIGN(const kv::Sequence held, self.table().sequence(ref));
+    CALRT_TRY(held.plan(ref.lane));
     CALRT_TRY_ASSIGN(const kv::Shift shift, self.table().shift(ref, keep, discard));
     CALRT_TRY(self.runner->mover()->apply(ref, call));
     return shift;

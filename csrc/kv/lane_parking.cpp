@@ -9,6 +9,9 @@ namespace calrt::kv {
 
 Result<void> LaneTable::enable_prefixes(uint32_t every, HostLimits limits) {
   return or_out_of_memory([&]() -> Result<void> {
+    if (every > cells_)
+      return fail(Status::OUT_OF_RANGE, "every=%u: a lane has %u cells, so nothing could be parked",
+                  every, cells_);
     CALRT_TRY_ASSIGN(PrefixIndex index, PrefixIndex::make(lanes(), every, limits));
     Change change(*this);
     if (prefixes_) return fail(Status::INVALID_STATE, "prefixes are enabled already");

@@ -92,7 +92,7 @@ class KvSequences:
         return self._native.seq_pos_max(lane)
 
     def clear(self, lane: Lane) -> None:
-        """Forgets all cells. Always possible."""
+        """Forgets all cells. No device has to be able to do anything; a poisoned or busy lane refuses."""
         self._native.clear(lane)
 
     def runs(self, lane: Lane) -> list[Run]:
@@ -113,10 +113,12 @@ class KvSequences:
         Returns
         -------
         Shift
-            What was kept and discarded.
+            What was kept and discarded; nothing is discarded where nothing lies behind `keep`.
 
         Raises
         ------
+        KvSequenceError
+            A hole or a position that is there twice: the lane is as it was.
         UnsupportedError
             This model can't: prefill the shortened prompt instead.
 

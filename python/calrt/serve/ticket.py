@@ -139,7 +139,7 @@ def failure_of(end: End) -> Refused | None:
             Kind.DEADLINE, f"The request's deadline passed after {end.predicted} tokens; raise --timeout"
         )
     if end.finish is Finish.SHUTDOWN:
-        return Refused(Kind.UNAVAILABLE, "The server is stopping; send the request again")
+        return Refused(Kind.UNAVAILABLE, "The server stops, or opens its device anew; send the request again")
     if end.finish is Finish.SLOW:
         return Refused(Kind.SERVER, "The stream was not read in time and was cancelled")
     if end.finish is Finish.CANCELLED:
