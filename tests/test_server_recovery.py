@@ -141,7 +141,7 @@ def wait_for(what: Callable[[], Any], seconds: float = 60) -> Any:
 @pytest.mark.skipif("mock" not in calrt.drivers(), reason="needs the driver mock")
 @pytest.mark.timeout(240)
 def test_killed_drivers_under_load_leave_only_right_answers(tmp_path: Path) -> None:
-    """SIGKILL, SIGSEGV, SIGABRT and SIGSTOP in turn: what is answered is right, the rest is an error."""
+    """SIGKILL, SIGSEGV and SIGABRT in turn: what is answered is right, the rest is an error."""
     deaths = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
     with Process(
         *("-m", "preset:tiny", "-dev", "isolate:mock", "--recoveries", str(DEATHS)),
