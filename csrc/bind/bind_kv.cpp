@@ -2,6 +2,7 @@
 // Kv and Lane: reservations of a model's lanes, and what is known of them.
 #include <pybind11/stl.h>
 
+#include "bind/fast_call.h"
 #include "bind/kv_objects.h"
 #include "bind/named.h"
 
@@ -39,33 +40,55 @@ std::shared_ptr<PyWaiter> enqueue_for_lane(
   return waiter;
 }
 
-std::shared_ptr<PyLane> try_reserve_lane(const PyKv& self, Arg<"tokens", uint32_t> tokens,
-                                         Arg<"prefer", std::optional<uint32_t>> prefer,
-                                         Arg<"only", bool> only,
-                                         Arg<"prompt", std::optional<std::vector<int32_t>>> prompt,
-                                         Arg<"salt", std::string> salt) {
-  kv::Need need;
-  need.tokens = tokens;
-  need.prefer = preferred_lane(self.table(), *prefer, *only);
-  need.only = only;
-  if (!*prompt) {
-    const kv::LaneRef lane = run_on(self, [&]() -> Result<kv::LaneRef> {
-      CALRT_TRY_ASSIGN(kv::Reservation reserved, self.table().try_reserve(need, now_ns()));
-      return reserved.commit();
-    });
-    return lane_object(self.runner, lane);
-  }
+// A lane whose cells are the beginning of `prompt`, if there is one.
+kv::LaneRef try_reserve_prefix(const PyKv& self, kv::Need need, std::vector<int32_t> prompt,
+                               std::string salt) {
   const engine::MoveCall call = self.move_call(std::nullopt);
-  const kv::LaneRef lane = run_on(self, [&]() -> Result<kv::LaneRef> {
+  return run_on(self, [&]() -> Result<kv::LaneRef> {
     CALRT_TRY_ASSIGN(const auto prefixes, self.runner->prefixes());
-    CALRT_TRY_ASSIGN(const kv::Prefix wanted, prefixes->prefix(**prompt, *salt));
+    CALRT_TRY_ASSIGN(const kv::Prefix wanted, prefixes->prefix(std::move(prompt), std::move(salt)));
     need.prompt = &wanted;
     CALRT_TRY_ASSIGN(kv::Reservation reserved, self.table().try_reserve(need, now_ns()));
     CALRT_TRY_ASSIGN(const engine::PreparedLane ready,
                      prefixes->prepare(std::move(reserved), call));
     return ready.lane;
   });
-  return lane_object(self.runner, lane);
+}
+
+py::object try_reserve_lane(py::handle object, const Given& given) {
+  static const Parameters parameters(
+      "try_reserve", std::array{"tokens", "prefer", "only", "prompt", "salt"}, 1, 5);
+  static PyObject* const no_salt = PyUnicode_InternFromString("");
+  const auto [tokens, prefer, only, prompt, salt] =
+      parameters.read<5>(given, {{{}, {}, Py_False, {}, no_salt}});
+  const PyKv& self = *held<PyKv>(object);
+  kv::Need need;
+  std::optional<uint32_t> preferred;
+  std::optional<std::vector<int32_t>> tokens_of_prompt;
+  std::string salt_text;
+  from_python("tokens", tokens, &need.tokens);
+  from_python("prefer", prefer, &preferred);
+  from_python("only", only, &need.only);
+  from_python("prompt", prompt, &tokens_of_prompt);
+  from_python("salt", salt, &salt_text);
+  need.prefer = preferred_lane(self.table(), preferred, need.only);
+  const kv::LaneRef lane =
+      tokens_of_prompt
+          ? try_reserve_prefix(self, need, *std::move(tokens_of_prompt), std::move(salt_text))
+          : run_on(self, [&]() -> Result<kv::LaneRef> {
+              CALRT_TRY_ASSIGN(kv::Reservation reserved, self.table().try_reserve(need, now_ns()));
+              return reserved.commit();
+            });
+  return py::cast(lane_object(self.runner, lane));
+}
+
+py::object can_allocate(py::handle object, const Given& given) {
+  static const Parameters parameters("can_allocate", std::array{"tokens"}, 1, 1);
+  const auto [tokens] = parameters.read<1>(given);
+  const PyKv& self = *held<PyKv>(object);
+  uint32_t count = 0;
+  from_python("tokens", tokens, &count);
+  return describe_capacity(unwrap(self.table().can_allocate(count), self.context()));
 }
 
 std::vector<uint32_t> scrub_lanes(const PyKv& self, Arg<"job_seq", uint64_t> job_seq) {
@@ -95,10 +118,22 @@ auto of_snapshot(const PyLane& self, Field field) {
   return unwrap(without_gil([&] { return self.lease->snapshot(); })).*field;
 }
 
+py::object release_lane(py::handle object, const Given& given) {
+  static const Parameters parameters("release", std::array<const char*, 0>{}, 0, 0);
+  (void)parameters.read<0>(given);
+  const PyLane& self = *held<PyLane>(object);
+  without_gil([&] { self.lease->release(); });
+  return py::none();
+}
+
 void bind_lane(py::module_& m) {
-  py::classh<PyLane>(m, "Lane", py::is_final(), plain_type(),
-                     "One leased lane; given back by release(), `with` or garbage collection.")
-      .def_property_readonly(
+  py::classh<PyLane> lane(
+      m, "Lane", py::is_final(), plain_type(),
+      "One leased lane; given back by release(), `with` or garbage collection.");
+  add_method<&release_lane>(lane, "release",
+                            "release($self, /)\n--\n\n"
+                            "Gives the lane back, once its job (if any) has ended. Idempotent.");
+  lane.def_property_readonly(
           "index", [](const PyLane& self) { return self.lease->lane(); }, "Number of the lane.")
       .def_property_readonly(
           "length", [](const PyLane& self) { return of_snapshot(self, &kv::LaneSnapshot::length); },
@@ -126,9 +161,6 @@ void bind_lane(py::module_& m) {
           },
           py::arg("length"),
           "Forgets the cells from `length` on; StateError while a job runs on the lane.")
-      .def(
-          "release", [](const PyLane& self) { without_gil([&] { self.lease->release(); }); },
-          "Gives the lane back, once its job (if any) has ended. Idempotent.")
       .def("__enter__", [](const py::object& self) { return self; })
       .def(
           "__exit__",
@@ -195,11 +227,14 @@ py::dict describe_lane(const kv::LaneSnapshot& lane) {
 }
 
 py::dict describe_capacity(const kv::Capacity& capacity) {
+  static const std::array names{
+      PyUnicode_InternFromString("now"), PyUnicode_InternFromString("free"),
+      PyUnicode_InternFromString("lanes"), PyUnicode_InternFromString("cells")};
+  const std::array<py::object, 4> values{py::bool_(capacity.now), py::int_(capacity.free),
+                                         py::int_(capacity.lanes), py::int_(capacity.cells)};
   py::dict out;
-  out["now"] = capacity.now;
-  out["free"] = capacity.free;
-  out["lanes"] = capacity.lanes;
-  out["cells"] = capacity.cells;
+  for (size_t i = 0; i < names.size(); ++i)
+    if (PyDict_SetItem(out.ptr(), names[i], values[i].ptr()) != 0) throw py::error_already_set();
   return out;
 }
 
@@ -208,23 +243,20 @@ void bind_kv(py::module_& m) {
   bind_lane(m);
   bind_lane_table(m);
   py::classh<PyKv> kv(m, "Kv", py::is_final(), plain_type(), "See calrt.kv.Kv. Thread-safe.");
+  add_method<&can_allocate>(kv, "can_allocate",
+                            "can_allocate($self, /, tokens)\n--\n\nSee calrt.kv.Kv.can_allocate.");
+  add_method<&try_reserve_lane>(
+      kv, "try_reserve",
+      "try_reserve($self, /, tokens, prefer=None, only=False, prompt=None, salt='')\n--\n\n"
+      "See calrt.kv.Kv.try_reserve.");
   kv.def_property_readonly(
         "lanes", [](const PyKv& self) { return self.table().lanes(); }, "See calrt.kv.Kv.lanes.")
       .def_property_readonly(
           "cells", [](const PyKv& self) { return self.table().cells(); }, "See calrt.kv.Kv.cells.")
-      .def(
-          "can_allocate",
-          [](const PyKv& self, Arg<"tokens", uint32_t> tokens) {
-            return describe_capacity(unwrap(self.table().can_allocate(tokens), self.context()));
-          },
-          py::arg("tokens"), "See calrt.kv.Kv.can_allocate.")
       .def("reserve", &reserve_lane, py::arg("tokens"), py::arg("timeout") = py::none(),
            py::arg("cancel") = py::none(), "See calrt.kv.Kv.reserve.")
       .def("enqueue", &enqueue_for_lane, py::arg("tokens"), py::arg("timeout") = py::none(),
            py::arg("cancel") = py::none(), "A place in the queue: see calrt.kv.Kv.areserve.")
-      .def("try_reserve", &try_reserve_lane, py::arg("tokens"), py::arg("prefer") = py::none(),
-           py::arg("only") = false, py::arg("prompt") = py::none(), py::arg("salt") = "",
-           "See calrt.kv.Kv.try_reserve.")
       .def(
           "free_lanes", [](const PyKv& self) { return self.table().free_lanes(); },
           "See calrt.kv.Kv.free_lanes.")

@@ -29,7 +29,7 @@ size_t Parameters::index_of(PyObject* name, size_t likely) const {
   throw py::error_already_set();
 }
 
-void Parameters::read(const Given& given, py::handle* values) const {
+void Parameters::read(const Given& given, py::handle* values, const py::handle* defaults) const {
   const auto n = static_cast<size_t>(given.n);
   if (n > positional_) {
     PyErr_Format(PyExc_TypeError, "%s() takes at most %zu positional arguments (%zu given)",
@@ -55,7 +55,7 @@ void Parameters::read(const Given& given, py::handle* values) const {
       PyErr_Format(PyExc_TypeError, "%s() missing required argument '%U'", method_, names_[i]);
       throw py::error_already_set();
     }
-    values[i] = Py_None;
+    values[i] = defaults[i] ? defaults[i] : py::handle(Py_None);
   }
 }
 

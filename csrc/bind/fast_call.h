@@ -38,7 +38,7 @@ struct Given {
 };
 
 // The parameters of one method, in order. `required`: the first so many must be given; the others
-// are None by default. `positional`: the first so many may be given by position.
+// have a default. `positional`: the first so many may be given by position.
 class Parameters {
  public:
   template <size_t N>
@@ -48,11 +48,13 @@ class Parameters {
     static_assert(N <= kMost);
   }
 
-  // Each argument in its place, or TypeError as Python words it.
+  // Each argument in its place, or TypeError as Python words it. `defaults`: in place of None,
+  // those that are not null.
   template <size_t N>
-  std::array<py::handle, N> read(const Given& given) const {
+  std::array<py::handle, N> read(const Given& given,
+                                 const std::array<py::handle, N>& defaults = {}) const {
     std::array<py::handle, N> values{};
-    read(given, values.data());
+    read(given, values.data(), defaults.data());
     return values;
   }
 
@@ -60,7 +62,7 @@ class Parameters {
   static constexpr size_t kMost = 8;
   Parameters(const char* method, const char* const* names, size_t n, size_t required,
              size_t positional);
-  void read(const Given& given, py::handle* values) const;
+  void read(const Given& given, py::handle* values, const py::handle* defaults) const;
   size_t index_of(PyObject* name, size_t likely) const;
 
   const char* method_;
