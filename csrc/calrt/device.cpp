@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 
 #include "calrt/device_spec.h"
 #include "calrt/driver_host.h"
+#include "layers/isolate/patience.h"
 
 namespace calrt {
 namespace {
@@ -37,6 +39,13 @@ Result<std::shared_ptr<Device>> Device::open(const std::string& text, const Opti
                                              const OpenSettings& settings) {
   CALRT_TRY_ASSIGN(const DeviceSpec spec, DeviceSpec::parse(text));
   CALRT_TRY_ASSIGN(const bool isolated, isolation(spec, text, settings.isolate));
+  // What the options say of another process holds from its first call on.
+  std::optional<isolate::PatienceScope> patience_scope;
+  if (isolated) {
+    CALRT_TRY_ASSIGN(isolate::Patience patience, isolate::Patience::usual());
+    for (const auto& [key, value] : options) CALRT_TRY(patience.take(key.c_str(), value.c_str()));
+    patience_scope.emplace(patience);
+  }
   std::shared_ptr<Device> device(new Device);
   device->spec_ = text;
   const char* usual_layers = std::getenv("CALRT_LAYERS");

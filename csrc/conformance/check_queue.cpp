@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "conformance/queue_fill.h"
 
@@ -33,9 +31,6 @@ CONFORMANCE_CHECK("JOB-19", "") {
     REQUIRE(fill.jobs().size() == room, "QUEUE_FULL after %zu jobs: depth %u and queue %u are %u",
             fill.jobs().size(), kit.info().depth, kit.info().queue, room);
     const cald_status status = fill.add({1000});
-    // An end travels beside the answers of an isolated driver: it may be told a moment later.
-    if (status == CALD_OK && kit.subject().isolated)
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
     const bool conclusive = status != CALD_OK || !fill.any_ended();
     fill.wait_all();
     all_told_once(kit, fill);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -31,6 +33,26 @@ std::vector<int> Program::take_parcel(uint64_t tag) {
 
 namespace {
 
+constexpr size_t kFirstEvent = 3;  // after the memory, the ring's event and the pulse's
+
+// Until there is one, or the parent is gone. Who asks meanwhile whether this process lives is
+// answered.
+bool wait_for_parcel(Program& program, int pulse_event) {
+  PulseState& pulse = program.memory.control().pulse;
+  for (;;) {
+    pollfd news[] = {{kChildSocket, POLLIN, 0}, {pulse_event, POLLIN, 0}};
+    if (poll(news, 2, -1) < 0) {
+      if (errno == EINTR) continue;
+      return false;
+    }
+    if (news[1].revents != 0) {
+      clear_eventfd(pulse_event);
+      pulse.answered.store(pulse.asked.load());
+    }
+    if (news[0].revents != 0) return true;
+  }
+}
+
 int main_of(int argc, char** argv) {
   if (argc != 3) {
     std::fprintf(
@@ -45,7 +67,8 @@ int main_of(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
 
   Parcel first;
-  if (!receive_fds(kChildSocket, &first) || first.fds.size() != 2 + 2 * kChannels) return 2;
+  if (!receive_fds(kChildSocket, &first) || first.fds.size() != kFirstEvent + 2 * kChannels)
+    return 2;
   auto memory = SharedMemory::attach(first.fds[0]);
   if (!memory.ok()) {
     std::fprintf(stderr, "calrt-isolate: %s\n", memory.error().message.c_str());
@@ -55,12 +78,13 @@ int main_of(int argc, char** argv) {
   program->library = argv[2];
   make_host(*program);
   for (uint32_t i = 0; i < kChannels; ++i) {
-    const int events[2] = {first.fds[2 + 2 * i], first.fds[3 + 2 * i]};
+    const int events[2] = {first.fds[kFirstEvent + 2 * i], first.fds[kFirstEvent + 1 + 2 * i]};
     const Channel channel(&program->memory.control().channels[i], program->memory.message(i),
                           events);
     std::thread([program, channel] { serve_channel(*program, channel); }).detach();
   }
-  for (Parcel parcel; receive_fds(kChildSocket, &parcel);) {
+  for (Parcel parcel;
+       wait_for_parcel(*program, first.fds[2]) && receive_fds(kChildSocket, &parcel);) {
     const std::scoped_lock lock(program->parcels_mutex);
     program->parcels[parcel.tag] = std::move(parcel.fds);
     program->parcels_came.notify_all();

@@ -38,7 +38,7 @@ Call::Call(Remote& remote, Kind kind, const char* what, cald_error* error)
 
 void Call::begin(uint64_t deadline_ns) {
   begun_ns_ = now_ns();
-  deadline_ns_ = deadline_ns != 0 ? deadline_ns : begun_ns_ + remote_.patience_ns();
+  deadline_ns_ = deadline_ns != 0 ? deadline_ns : begun_ns_ + remote_.patience().entry_ns;
   channel_ = remote_.take_channel(deadline_ns_, what_);
   if (channel_ >= 0) {
     out_ = Writer(remote_.channels_[channel_].message(), kMessageBytes);
@@ -115,7 +115,8 @@ bool Call::run() {
     if (!in_.good()) return nonsense(), false;
     Writer answer(channel.message(), kMessageBytes);
     answer.pod(static_cast<uint8_t>(progress_(done, total)));
-    deadline_ns_ = now_ns() + remote_.patience_ns();
+    deadline_ns_ = now_ns() + remote_.patience().entry_ns;
+    remote_.load_progressed();
     channel.give(Turn::CHILD, Kind::GO_ON, static_cast<uint32_t>(answer.bytes()));
   }
 }

@@ -59,19 +59,17 @@ cald_status device_open(cald_driver* driver, const cald_device_options* options,
   using Plain = Stub<Entry::device_open, decltype(&device_open)>;
   if (driver == nullptr) return Plain::null_handle(error);
   // What is isolate's own stays here.
+  Remote& remote = *object_of(driver)->remote;
+  Patience patience = remote.patience();
   cald_device_options theirs = whole(*options);
   std::vector<cald_option> left;
   for (uint32_t i = 0; i < theirs.n_options; ++i) {
     const cald_option& option = theirs.options[i];
-    if (option.key == nullptr || std::strcmp(option.key, "isolate_deadline") != 0) {
-      left.push_back(option);
-      continue;
-    }
-    const auto patience =
-        parse_patience(option.value != nullptr ? option.value : "", "option isolate_deadline");
-    if (!patience.ok()) return give_failure(patience.error(), error);
-    object_of(driver)->remote->set_patience_ns(*patience);
+    const auto taken = patience.take(option.key, option.value);
+    if (!taken.ok()) return give_failure(taken.error(), error);
+    if (!*taken) left.push_back(option);
   }
+  remote.set_patience(patience);
   theirs.n_options = static_cast<uint32_t>(left.size());
   theirs.options = left.data();
   return Plain::entry(driver, &theirs, out, error);

@@ -32,10 +32,11 @@ cald_status start(Entry entry, Object& session, const Desc& desc, cald_job** out
                   PutRest&& put_rest) {
   Remote& remote = *session.remote;
   const uint64_t now = now_ns();
-  uint64_t until = now + remote.patience_ns();
+  uint64_t until = now + remote.patience().entry_ns;
   if (!session.virtual_clock && desc.deadline_ns < until)
     until = std::min(until, std::max(desc.deadline_ns, now) + kGraceNs);
-  Job* job = remote.jobs().add(&remote, desc.job_seq, desc.on_complete, desc.user);
+  Job* job =
+      remote.jobs().add(&remote, desc.job_seq, desc.on_complete, desc.user, !session.virtual_clock);
   bool ran = false;
   cald_status status = CALD_OK;
   {
@@ -54,6 +55,8 @@ cald_status start(Entry entry, Object& session, const Desc& desc, cald_job** out
       remote.jobs().forget(job);
       return status;
     }
+    // What ended before this one was accepted has been told, as the room that it left is known.
+    if (ran && status == CALD_OK) remote.wait_taken(call.ring_position());
   }
   if (!ran && remote.jobs().refuse(job, remote.lost())) {
     *out = reinterpret_cast<cald_job*>(job);  // it has been told to have ended: so it was accepted
@@ -66,6 +69,7 @@ cald_status start(Entry entry, Object& session, const Desc& desc, cald_job** out
   }
   *out = reinterpret_cast<cald_job*>(job);
   remote.jobs().accept(job);
+  remote.watch_jobs();
   return CALD_OK;
 }
 

@@ -8,12 +8,31 @@
 namespace calrt::isolate {
 
 Job* Jobs::add(Remote* remote, uint64_t job_seq, void (*on_complete)(void*, const cald_completion*),
-               void* user) {
+               void* user, bool timed) {
   const std::scoped_lock lock(mutex_);
   const uint64_t token = ++last_token_;
   auto& job = jobs_[token];
-  job = std::make_unique<Job>(Job{remote, token, job_seq, on_complete, user});
+  job = std::make_unique<Job>(Job{remote, token, job_seq, on_complete, user, timed});
   return job.get();
+}
+
+void Jobs::start(Job& job) {
+  job.accepted = true;
+  ++count_.accepted;
+  if (job.ended) return;
+  ++count_.running;
+  count_.timed += job.timed;
+}
+
+void Jobs::stop(Job& job) {
+  if (!job.accepted || job.ended) return;
+  --count_.running;
+  count_.timed -= job.timed;
+}
+
+Jobs::Count Jobs::count() {
+  const std::scoped_lock lock(mutex_);
+  return count_;
 }
 
 cald_completion Jobs::lost_end(const Job& job) {
@@ -27,7 +46,9 @@ cald_completion Jobs::lost_end(const Job& job) {
 }
 
 void Jobs::tell(std::unique_lock<std::mutex>& lock, Job& job, const cald_completion& completion) {
+  stop(job);
   job.ended = true;
+  ++count_.ended;
   job.end = completion;
   const uint64_t token = job.token;
   const auto on_complete = job.on_complete;
@@ -42,14 +63,14 @@ void Jobs::tell(std::unique_lock<std::mutex>& lock, Job& job, const cald_complet
 
 void Jobs::accept(Job* job) {
   std::unique_lock lock(mutex_);
-  job->accepted = true;
+  start(*job);
   if (lost_ && !job->ended) tell(lock, *job, lost_end(*job));
 }
 
 bool Jobs::refuse(Job* job, bool lost) {
   const std::scoped_lock lock(mutex_);
   if (lost && job->ended) {
-    job->accepted = true;
+    start(*job);
     return true;
   }
   jobs_.erase(job->token);
@@ -101,6 +122,7 @@ cald_completion Jobs::ending(const Job* job) {
 
 void Jobs::forget(Job* job) {
   const std::scoped_lock lock(mutex_);
+  stop(*job);
   jobs_.erase(job->token);
 }
 

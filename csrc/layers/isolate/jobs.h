@@ -22,6 +22,7 @@ struct Job {
   uint64_t job_seq;  // the submitter's
   void (*on_complete)(void* user, const cald_completion* completion);
   void* user;
+  bool timed;  // it ends without being polled
   // Under the mutex of Jobs:
   bool accepted = false;  // submit has answered OK
   bool ended = false;     // its end is known, and being told
@@ -32,7 +33,7 @@ struct Job {
 class Jobs {
  public:
   Job* add(Remote* remote, uint64_t job_seq, void (*on_complete)(void*, const cald_completion*),
-           void* user);
+           void* user, bool timed);
   // submit has answered OK. If all has been lost by now, this is where it ends.
   void accept(Job* job);
   // submit has not answered OK. True: it has been told of all the same, so it stays.
@@ -48,7 +49,15 @@ class Jobs {
   cald_completion ending(const Job* job);
   void forget(Job* job);
 
+  struct Count {
+    uint64_t accepted = 0, ended = 0;  // ever
+    uint64_t running = 0, timed = 0;   // accepted and not ended; of them those that are timed
+  };
+  Count count();
+
  private:
+  void start(Job& job);  // it counts as running, until
+  void stop(Job& job);
   static cald_completion lost_end(const Job& job);
   // Under the lock, which is free while the submitter is told.
   void tell(std::unique_lock<std::mutex>& lock, Job& job, const cald_completion& completion);
@@ -57,6 +66,7 @@ class Jobs {
   std::condition_variable told_;
   std::unordered_map<uint64_t, std::unique_ptr<Job>> jobs_;  // by token
   uint64_t last_token_ = 0;
+  Count count_;
   bool lost_ = false;
 };
 

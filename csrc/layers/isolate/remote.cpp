@@ -19,35 +19,30 @@ namespace {
 
 constexpr auto kEndPatience = std::chrono::seconds(2);  // from "end" to SIGKILL, and from there on
 
-Result<uint64_t> usual_patience() {
-  const char* text = std::getenv("CALRT_ISOLATE_DEADLINE");
-  if (text == nullptr || *text == '\0') return uint64_t{30'000'000'000};
-  return parse_patience(text, "environment CALRT_ISOLATE_DEADLINE");
+// "mock" of "/a/libcald_mock.so".
+std::string name_of(const std::string& library) {
+  constexpr std::string_view kPrefix = "libcald_";
+  std::string name = library.substr(library.rfind('/') + 1);
+  if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
+  return name.substr(0, name.find('.'));
 }
 
 }  // namespace
-
-Result<uint64_t> parse_patience(const std::string& text, const char* what) {
-  char* end = nullptr;
-  const double seconds = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || *end != '\0' || !(seconds >= 0.01 && seconds <= 86400))
-    return fail(Status::INVALID_ARGUMENT, "%s is '%.40s': seconds from 0.01 to 86400 are due", what,
-                text.c_str());
-  return static_cast<uint64_t>(seconds * 1e9);
-}
 
 Remote::Remote(const std::string& library, SharedMemory memory)
     : library_(library),
       memory_(std::move(memory)),
       staging_(memory_.staging(), memory_.staging_bytes()),
-      ring_(&memory_.control().ring, memory_.ring()) {}
+      ring_(&memory_.control().ring, memory_.ring()),
+      driver_name_(name_of(library)) {}
 
 Remote::~Remote() = default;
 
 Result<void> Remote::make_channels() {
   ring_event_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  pulse_event_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   watch_event_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  bool made = ring_event_ && watch_event_;
+  bool made = ring_event_ && pulse_event_ && watch_event_;
   for (uint32_t i = 0; i < kChannels; ++i) {
     events_[i][static_cast<int>(Turn::PARENT)] = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     events_[i][static_cast<int>(Turn::CHILD)] = Fd(eventfd(0, EFD_CLOEXEC));
@@ -68,17 +63,17 @@ Result<void> Remote::make_channels() {
 }
 
 Result<void> Remote::send_descriptors() {
-  std::vector<int> all{memory_.fd(), ring_event_.get()};
+  std::vector<int> all{memory_.fd(), ring_event_.get(), pulse_event_.get()};
   for (const auto& pair : events_) all.insert(all.end(), {pair[0].get(), pair[1].get()});
   return send_fds(socket_.get(), 0, all);
 }
 
 Result<std::shared_ptr<Remote>> Remote::start(const std::string& library) {
-  CALRT_TRY_ASSIGN(const uint64_t patience, usual_patience());
+  CALRT_TRY_ASSIGN(const Patience patience, Patience::usual());
   CALRT_TRY_ASSIGN(const std::string program, find_program());
   CALRT_TRY_ASSIGN(SharedMemory memory, SharedMemory::create());
   std::shared_ptr<Remote> inner(new Remote(library, std::move(memory)));
-  inner->patience_ns_ = patience;
+  inner->set_patience(patience);
   CALRT_TRY(inner->make_channels());
   CALRT_TRY(inner->send_descriptors());
   // Who holds the watched one closes it; the watching thread holds it until the process is gone.
@@ -250,6 +245,9 @@ void Remote::flush_released() {
 }
 
 void Remote::wait_taken(uint64_t position) {
+  // A position that the ring has no room for is no position.
+  const uint64_t left = position - ring_.position();
+  if (left == 0 || left > kRingBytes) return;
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, kEndPatience,
                     [&] { return lost() || ring_.position() >= position || gone_; });

@@ -18,7 +18,9 @@
 #include "layers/isolate/channel.h"
 #include "layers/isolate/child_process.h"
 #include "layers/isolate/jobs.h"
+#include "layers/isolate/patience.h"
 #include "layers/isolate/ring.h"
+#include "layers/isolate/vigil.h"
 #include "layers/isolate/wire.h"
 #include "layers/layer.h"
 
@@ -55,9 +57,16 @@ class Remote : public std::enable_shared_from_this<Remote> {
   int socket() const { return socket_.get(); }
   std::mutex& socket_mutex() { return socket_mutex_; }
 
-  // How long an entry may take that has no deadline of its own.
-  uint64_t patience_ns() const { return patience_ns_.load(); }
-  void set_patience_ns(uint64_t ns) { patience_ns_.store(ns); }
+  Patience patience() const { return {entry_ns_.load(), job_ns_.load()}; }
+  void set_patience(const Patience& patience) {
+    entry_ns_.store(patience.entry_ns);
+    job_ns_.store(patience.job_ns);
+  }
+  // A job has been accepted: from now on it is looked at whether jobs end.
+  void watch_jobs() {
+    if (rests_.load() && rests_.exchange(false)) signal_eventfd(watch_event_.get());
+  }
+  void load_progressed() { progress_.fetch_add(1); }
 
   bool lost() const { return lost_.load(); }
   std::string why();  // it was lost
@@ -65,7 +74,7 @@ class Remote : public std::enable_shared_from_this<Remote> {
   void lose(const std::string& why);
   void log(int32_t level, uint64_t job_seq, const char* component, const char* text);
 
-  // What the child has told before `position` of its ring has been taken; at most `patience` long.
+  // What the child has told before `position` of its ring has been taken; not without end.
   void wait_taken(uint64_t position);
 
   // Destroyed jobs that the child still has; they go along with the next submit.
@@ -90,11 +99,13 @@ class Remote : public std::enable_shared_from_this<Remote> {
   void take_records();
   void take_output();
   bool take(Record kind, std::string_view record);
+  int until_look_ms();  // -1: there is nothing to look at
+  void look();
 
   const std::string library_;
   SharedMemory memory_;
   Arena staging_;
-  Fd socket_, child_socket_, ring_event_, watch_event_;
+  Fd socket_, child_socket_, ring_event_, pulse_event_, watch_event_;
   std::mutex socket_mutex_;
   Fd events_[kChannels][2];
   Channel channels_[kChannels];
@@ -102,9 +113,11 @@ class Remote : public std::enable_shared_from_this<Remote> {
   ChildProcess child_;
   Jobs jobs_;
   Strings strings_;
-  std::string driver_name_ = "driver";
+  std::string driver_name_;  // as far as it is known: its library's
   std::atomic<const cald_host*> host_{nullptr};
-  std::atomic<uint64_t> patience_ns_;
+  std::atomic<uint64_t> entry_ns_, job_ns_;
+  std::atomic<uint64_t> progress_{0};  // signs of life of loads
+  std::atomic<bool> rests_{false};     // the watching thread looks at nothing
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -118,12 +131,12 @@ class Remote : public std::enable_shared_from_this<Remote> {
   std::string why_;
   std::atomic<bool> lost_{false};
 
-  std::string output_line_;  // of the watching thread
+  // Of the watching thread:
+  Vigil vigil_;
+  uint64_t next_look_ns_ = 0, last_accepted_ = 0, asked_ = 0;
+  std::string output_line_;
   size_t output_bytes_ = 0;
   std::thread watcher_;
 };
-
-// Seconds as text to ns; `what` names it in the error.
-Result<uint64_t> parse_patience(const std::string& text, const char* what);
 
 }  // namespace calrt::isolate

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <utility>
 
 #include "layers/isolate/call.h"
 #include "layers/isolate/remote.h"
@@ -30,11 +32,12 @@ void Remote::watch(const std::string& program) {
                      {watch_event_.get(), POLLIN, 0},
                      {child_.output(), POLLIN, 0}};
     if (child_.output() < 0) news[3].fd = -1;
-    if (poll(news, std::size(news), -1) < 0) continue;
+    if (poll(news, std::size(news), until_look_ms()) < 0) continue;
     if (news[1].revents != 0) clear_eventfd(ring_event_.get());
     if (news[2].revents != 0) clear_eventfd(watch_event_.get());
     take_records();
     if (news[3].revents != 0) take_output();
+    look();
     const bool ended = news[0].revents != 0;
     if (ended) {
       take_records();  // what it said last
@@ -64,6 +67,46 @@ void Remote::watch(const std::string& program) {
     changed_.notify_all();
     return;
   }
+}
+
+// It rests once a look has seen no job, and none came since the look before: not between two.
+int Remote::until_look_ms() {
+  const uint64_t now = now_ns();
+  if (rests_.load() || lost()) return -1;
+  if (next_look_ns_ == 0) next_look_ns_ = now + Vigil::interval_ns(patience());
+  const uint64_t left = next_look_ns_ - std::min(next_look_ns_, now);
+  return static_cast<int>((left + 999'999) / 1'000'000);
+}
+
+void Remote::look() {
+  const uint64_t now = now_ns();
+  if (lost() || next_look_ns_ == 0 || now < next_look_ns_) return;
+  next_look_ns_ = now + Vigil::interval_ns(patience());
+  const Jobs::Count jobs = jobs_.count();
+  PulseState& pulse = memory_.control().pulse;
+  const bool answered = pulse.answered.load() == asked_;
+  const auto verdict = vigil_.look(
+      {now, jobs.running, jobs.timed, jobs.ended + progress_.load(), answered}, patience());
+  char text[128];
+  if (verdict == Vigil::Verdict::SILENT)
+    std::snprintf(text, sizeof text,
+                  "gave no sign of life for %.1f s with %llu job(s) running and was killed",
+                  static_cast<double>(vigil_.silent_ns()) / 1e9,
+                  static_cast<unsigned long long>(jobs.running));
+  if (verdict == Vigil::Verdict::STUCK)
+    std::snprintf(text, sizeof text, "ended none of its %llu job(s) for %.1f s and was killed",
+                  static_cast<unsigned long long>(jobs.timed),
+                  static_cast<double>(vigil_.stuck_ns()) / 1e9);
+  if (verdict != Vigil::Verdict::WELL) return lose(text);
+  if (jobs.running != 0 && answered) {
+    pulse.asked.store(++asked_);
+    signal_eventfd(pulse_event_.get());
+  }
+  const bool none_came = jobs.accepted == std::exchange(last_accepted_, jobs.accepted);
+  if (!none_came || jobs.running != 0) return;
+  next_look_ns_ = 0;
+  rests_.store(true);  // before the count: who submits after it sees it
+  if (jobs_.count().accepted != jobs.accepted) rests_.store(false);
 }
 
 void Remote::take_records() {

@@ -54,20 +54,21 @@ void RingWriter::write(Record kind, std::string_view record, bool must) {
 bool RingReader::read(const std::function<bool(Record, std::string_view)>& take) {
   state_->signalled.store(0);  // before looking: what comes after the look wakes again
   const uint64_t written = state_->written.load();
-  while (at_ != written) {
-    const uint64_t there = written - at_;
+  for (uint64_t at = at_.load(); at != written;) {
+    const uint64_t there = written - at;
     if (there > kRingBytes || there < sizeof(RecordHead)) return false;
     const auto get = [&](uint64_t place, char* to, uint64_t n) {
       std::memcpy(to, data_ + place, n);
     };
     RecordHead head{};
-    copy_round(get, at_, sizeof head, reinterpret_cast<char*>(&head));
+    copy_round(get, at, sizeof head, reinterpret_cast<char*>(&head));
     if (room_of(head.bytes) > there) return false;
     record_.resize(head.bytes);
-    copy_round(get, at_ + sizeof head, head.bytes, record_.data());
+    copy_round(get, at + sizeof head, head.bytes, record_.data());
     if (!take(head.kind, record_)) return false;
-    at_ += room_of(head.bytes);
-    state_->read.store(at_);
+    at += room_of(head.bytes);
+    at_.store(at);
+    state_->read.store(at);
   }
   return true;
 }

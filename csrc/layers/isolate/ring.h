@@ -38,13 +38,13 @@ class RingReader {
   RingReader(RingState* state, const unsigned char* data) : state_(state), data_(data) {}
   // Gives each record that is there to `take`. False: what is there makes no sense.
   bool read(const std::function<bool(Record, std::string_view)>& take);
-  uint64_t position() const { return state_->read.load(); }  // all before it has been taken
+  uint64_t position() const { return at_.load(); }  // all before it has been taken
   uint64_t dropped() const { return state_->dropped.load(); }
 
  private:
   RingState* const state_;
   const unsigned char* const data_;
-  uint64_t at_ = 0;  // the parent's own: what is shared is only for the child to see
+  std::atomic<uint64_t> at_ = 0;  // what is shared is only for the child to see
   std::string record_;
 };
 

@@ -37,10 +37,17 @@ struct RingState {
   alignas(64) std::atomic<uint64_t> read;     // bytes, ever; the parent's
 };
 
+// Whether the child lives: it answers with the number that it was asked.
+struct PulseState {
+  alignas(64) std::atomic<uint64_t> asked;
+  alignas(64) std::atomic<uint64_t> answered;
+};
+
 struct ControlPage {
   uint64_t arena_bytes, staging_bytes;  // set before the child starts
   ChannelState channels[kChannels];
   RingState ring;
+  PulseState pulse;
 };
 
 // Atomics between processes are plain memory only where they need no lock.
