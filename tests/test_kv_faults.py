@@ -183,6 +183,12 @@ def test_a_move_at_a_fault_point(name: str, what: str, clean: dict[str, tuple[by
         target = point.rule.split()[0]
         assert w.device.counters()[f"fault.1.{target}"] == 1
         kv.check_integrity()
+        if fails == "DEVICE_LOST":  # and its memory with it
+            assert kv.stats()["states"] == {"OFFLINE": kv.lanes}
+            for ask in (lambda: kv.state(w.other.lane), lambda: kv.try_reserve(1)):
+                with pytest.raises(calrt.DeviceLostError, match="open it again"):
+                    ask()
+            return
 
         written = bool(fails) and (what == "rotate" or (what in ("copy", "write") and point.submits))
         touched = w.first.lane if what == "read" else lane
@@ -238,6 +244,9 @@ def test_a_lane_under_trial_at_a_fault_point(name: str, clean: dict[str, tuple[b
         assert w.device.counters()[f"fault.2.{point.rule.split()[0]}"] == 1
         kv.check_integrity()
         assert works == ([index] if name in PASS_TRIAL else [])
+        if point.fails == "DEVICE_LOST":
+            assert kv.stats()["states"] == {"OFFLINE": kv.lanes}
+            return
         assert kv.snapshot(index)["state"] == ("RESERVED" if works else "POISONED")
         for each in ("first", "other"):
             assert kv.state(getattr(w, each).lane) == w.before[each]

@@ -217,3 +217,106 @@ def test_a_child_of_fork_is_refused_and_does_not_hang(null_model: calrt.Model) -
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
     lane.release()
     assert kv.free_lanes() == LANES
+
+
+LOST = "the device was lost|was lost, and with it"
+
+
+def test_a_lost_device_ends_every_wait_at_once(null_package: Path) -> None:
+    """A job of whoever holds the lanes is told; nobody waits out his time for a lane that cannot come."""
+    with calrt.open("null", layers="fault:submit status=DEVICE_LOST") as device:
+        model = device.load(null_package, lanes=LANES, cells=128)
+        kv, held, ends = model.kv, all_lanes(model), list[BaseException]()
+
+        def wait() -> None:
+            try:
+                kv.reserve(4, timeout=120)
+            except calrt.CalrtError as error:
+                ends.append(error)
+
+        async def run() -> None:
+            tasks = [asyncio.ensure_future(kv.areserve(4, timeout=120)) for _ in range(3)]
+            thread = threading.Thread(target=wait)
+            thread.start()
+            while kv.stats()["waiting"] < 4:
+                await asyncio.sleep(0.005)
+            with pytest.raises(calrt.DeviceLostError):
+                calrt.Sequence(model, held[0]).prefill([1, 2, 3])
+            assert kv.stats()["waiting"] == 0  # at once
+            for task in tasks:
+                with pytest.raises(calrt.DeviceLostError, match="open it again"):
+                    await task
+            thread.join(60)
+
+        begin = time.monotonic()
+        asyncio.run(run())
+        assert time.monotonic() - begin < 60
+        assert [type(end) for end in ends] == [calrt.DeviceLostError]
+        assert kv.stats()["states"] == {"OFFLINE": LANES}
+        assert kv.can_allocate(1)["now"] is False
+        for ask in (lambda: kv.try_reserve(1), lambda: kv.try_reserve(1, prefer=1, only=True),
+                    lambda: kv.reserve(1), lambda: kv.native.enqueue(1), lambda: kv.clear(held[1]),
+                    lambda: held[1].length, lambda: held[1].truncate(0)):  # fmt: skip
+            with pytest.raises(calrt.DeviceLostError, match=LOST):
+                ask()
+        kv.check_integrity()
+        held.clear()
+        kv.check_integrity()
+
+
+def test_whoever_was_told_of_the_loss_the_lanes_are_gone(null_package: Path) -> None:
+    """A question to the device, not a job of the model: the wait ends at its next look."""
+    with calrt.open("null", layers="fault:device_health status=DEVICE_LOST") as device:
+        kv = device.load(null_package, lanes=LANES, cells=128).kv
+        held, ends = [kv.reserve(4) for _ in range(LANES)], list[BaseException]()
+
+        def wait() -> None:
+            try:
+                kv.reserve(4, timeout=120)
+            except calrt.CalrtError as error:
+                ends.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while kv.stats()["waiting"] < 1:
+            time.sleep(0.005)
+        with pytest.raises(calrt.DeviceLostError):
+            device.health()
+        assert kv.snapshot(0)["state"] == "OFFLINE"
+        thread.join(60)
+        assert [type(end) for end in ends] == [calrt.DeviceLostError]
+        assert len(held) == LANES
+        # What is loaded afterwards was not there when the device was lost.
+        with device.load(null_package, lanes=LANES, cells=128) as second, second.kv.reserve(4) as lane:
+            assert lane.length == 0
+
+
+@pytest.mark.parametrize("what", ["model", "device"])
+def test_a_close_ends_the_waits_of_both_kinds(null_package: Path, what: str) -> None:
+    device = calrt.open("null")
+    model = device.load(null_package, lanes=LANES, cells=128)
+    held, ends = all_lanes(model), list[BaseException]()
+
+    def wait() -> None:
+        try:
+            model.kv.reserve(4, timeout=120)
+        except calrt.CalrtError as error:
+            ends.append(error)
+
+    async def run() -> None:
+        task = asyncio.ensure_future(model.kv.areserve(4, timeout=120))
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while model.kv.stats()["waiting"] < 2:
+            await asyncio.sleep(0.005)
+        (model if what == "model" else device).close()
+        with pytest.raises(calrt.StateError, match="closed"):
+            await task
+        thread.join(60)
+
+    begin = time.monotonic()
+    asyncio.run(run())
+    assert time.monotonic() - begin < 60
+    assert [type(end) for end in ends] == [calrt.StateError]
+    assert len(held) == LANES
+    device.close()

@@ -88,7 +88,7 @@ py::object can_allocate(py::handle object, const Given& given) {
   const PyKv& self = *held<PyKv>(object);
   uint32_t count = 0;
   from_python("tokens", tokens, &count);
-  return describe_capacity(unwrap(self.table().can_allocate(count), self.context()));
+  return describe_capacity(unwrap(self.table_now().can_allocate(count), self.context()));
 }
 
 std::vector<uint32_t> scrub_lanes(const PyKv& self, Arg<"job_seq", uint64_t> job_seq) {
@@ -115,7 +115,7 @@ std::string describe_lease(const engine::LaneLease& lease) {
 
 template <class Field>
 auto of_snapshot(const PyLane& self, Field field) {
-  return unwrap(without_gil([&] { return self.lease->snapshot(); })).*field;
+  return unwrap(without_gil([&] { return self.lease->snapshot(); }), self.context()).*field;
 }
 
 py::object release_lane(py::handle object, const Given& given) {
@@ -145,10 +145,12 @@ void bind_lane(py::module_& m) {
       .def_property_readonly(
           "pending",
           [](const PyLane& self) -> std::optional<std::string> {
-            const auto sequence = unwrap(without_gil([&]() -> Result<kv::Sequence> {
-              CALRT_TRY_ASSIGN(const kv::LaneRef ref, self.lease->ref());
-              return self.lease->queue()->table()->sequence(ref);
-            }));
+            const auto sequence =
+                unwrap(without_gil([&]() -> Result<kv::Sequence> {
+                         CALRT_TRY_ASSIGN(const kv::LaneRef ref, self.lease->ref());
+                         return self.lease->queue()->table()->sequence(ref);
+                       }),
+                       self.context());
             if (sequence.canonical()) return std::nullopt;
             return sequence.pending();
           },
@@ -157,7 +159,7 @@ void bind_lane(py::module_& m) {
       .def(
           "truncate",
           [](const PyLane& self, Arg<"length", uint32_t> length) {
-            unwrap(without_gil([&] { return self.lease->truncate(length); }));
+            unwrap(without_gil([&] { return self.lease->truncate(length); }), self.context());
           },
           py::arg("length"),
           "Forgets the cells from `length` on; StateError while a job runs on the lane.")
@@ -182,6 +184,18 @@ bool interrupted(void* model) {
   return !gil || PyErr_CheckSignals() != 0;
 }
 
+void PyKv::check_alive() const {
+  Result<void> alive = runner->model()->check_alive();
+  if (alive.ok()) return;
+  without_gil([&] { runner->queue()->lane_freed(); });
+  unwrap(std::move(alive), context());
+}
+
+kv::LaneTable& PyKv::table_now() const {
+  if (!runner->model()->check_alive().ok()) without_gil([&] { runner->queue()->lane_freed(); });
+  return table();
+}
+
 Result<kv::LaneRef> PyKv::ref(const char* field, const PyLane& lane) const {
   if (lane.lease->queue() != runner->queue())
     return fail(Status::INVALID_HANDLE, "%s: lane %u belongs to another model", field,
@@ -197,6 +211,7 @@ std::shared_ptr<PyLane> lane_object(const std::shared_ptr<engine::GraphRunner>& 
                                     const kv::LaneRef& ref) {
   auto lane = std::make_shared<PyLane>();
   lane->lease = std::make_shared<engine::LaneLease>(runner->queue(), ref);
+  lane->model = runner->model().get();
   return lane;
 }
 
@@ -258,7 +273,7 @@ void bind_kv(py::module_& m) {
       .def("enqueue", &enqueue_for_lane, py::arg("tokens"), py::arg("timeout") = py::none(),
            py::arg("cancel") = py::none(), "A place in the queue: see calrt.kv.Kv.areserve.")
       .def(
-          "free_lanes", [](const PyKv& self) { return self.table().free_lanes(); },
+          "free_lanes", [](const PyKv& self) { return self.table_now().free_lanes(); },
           "See calrt.kv.Kv.free_lanes.")
       .def(
           "waiters",
@@ -276,7 +291,8 @@ void bind_kv(py::module_& m) {
           "snapshot",
           [](const PyKv& self, Arg<"lane", uint32_t> lane) {
             check_lane_number(self.table(), lane);
-            return describe_lane(without_gil([&] { return self.table().snapshot(lane); }));
+            const kv::LaneTable& table = self.table_now();
+            return describe_lane(without_gil([&] { return table.snapshot(lane); }));
           },
           py::arg("lane"), "See calrt.kv.Kv.snapshot.")
       .def("scrub", &scrub_lanes, py::arg("job_seq") = 0, "See calrt.kv.Kv.scrub.")

@@ -22,7 +22,10 @@ struct PyKv {  // "Kv"
   ~PyKv() { drop_without_gil(runner); }
   kv::LaneTable& table() const { return *runner->queue()->table(); }
   ErrorContext context() const { return ErrorContext(*runner->model()); }
-  void check_open() const { unwrap(runner->model()->check_open(), context()); }
+  // Raises what keeps the model from serving. With the GIL held.
+  void check_alive() const;
+  // Books that know of a device that was lost, whoever was told. With the GIL held.
+  kv::LaneTable& table_now() const;
   // The lane that a lease of this model holds; the error names `field`.
   Result<kv::LaneRef> ref(const char* field, const PyLane& lane) const;
   // A data move of at most `timeout` seconds, of None: kMoveS.
@@ -35,11 +38,11 @@ inline constexpr double kMoveS = 600;
 // wait was interrupted by goes first.
 template <class Call>
 auto run_on(const PyKv& self, Call&& call) {
-  self.check_open();
+  self.check_alive();
   auto answer = without_gil([&]() -> decltype(call()) {
     auto got = call();
     if (!got.ok() && got.error().code == Status::CANCELLED)
-      CALRT_TRY(self.runner->model()->check_open());
+      CALRT_TRY(self.runner->model()->check_alive());
     return got;
   });
   if (PyErr_Occurred() != nullptr) throw py::error_already_set();

@@ -39,7 +39,9 @@ struct PyModel {  // "Model"
 
 struct PyLane {  // "Lane"
   std::shared_ptr<engine::LaneLease> lease;
+  const Model* model = nullptr;  // lives as long as the lease's queue
   ~PyLane() { drop_without_gil(lease); }
+  ErrorContext context() const { return ErrorContext(*model); }
 };
 
 // A device's memory, or a pool's loan of it. Closed, it has let go; its views own it themselves.

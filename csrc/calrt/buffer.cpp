@@ -155,17 +155,17 @@ Result<void> Buffer::move(int32_t direction, uint64_t offset, void* host, uint64
       transfer.offset = offset;
       transfer.host = host;
       transfer.bytes = bytes;
-      CALRT_TRY(call_driver("buffer_transfer",
-                            [&](cald_error* detail) { return transfer_(&transfer, detail); }));
+      CALRT_TRY(device_->heeded(call_driver(
+          "buffer_transfer", [&](cald_error* detail) { return transfer_(&transfer, detail); })));
       moved = transfer.moved;
     } else if (direction == CALD_TO_DEVICE) {
-      CALRT_TRY(call_driver("buffer_h2d", [&](cald_error* detail) {
+      CALRT_TRY(device_->heeded(call_driver("buffer_h2d", [&](cald_error* detail) {
         return table.buffer_h2d(handle(), offset, host, bytes, detail);
-      }));
+      })));
     } else {
-      CALRT_TRY(call_driver("buffer_d2h", [&](cald_error* detail) {
+      CALRT_TRY(device_->heeded(call_driver("buffer_d2h", [&](cald_error* detail) {
         return table.buffer_d2h(handle(), offset, host, bytes, detail);
-      }));
+      })));
     }
   }
   count_copied(moved);

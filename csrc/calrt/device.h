@@ -94,6 +94,17 @@ class Device : public std::enable_shared_from_this<Device> {
   Result<void> check_open() const;  // INVALID_STATE once closed, and in a fork's child
   // In a process forked after open(): nothing of the device lives here, nothing may wait for it.
   bool inherited() const { return handle_.get().inherited(); }
+  // How often the driver has said DEVICE_LOST, as an answer or as the end of a job. What was there
+  // before such an answer is gone: Model::check_alive.
+  uint64_t losses() const { return losses_.load(std::memory_order_acquire); }
+  // Counts an answer of the driver if it is DEVICE_LOST. Locks nothing.
+  void heed(Status answer) noexcept {
+    if (answer == Status::DEVICE_LOST) losses_.fetch_add(1, std::memory_order_acq_rel);
+  }
+  Result<void> heeded(Result<void> answer) {
+    if (!answer.ok()) heed(answer.error().code);
+    return answer;
+  }
 
  private:
   friend class Buffer;
@@ -116,6 +127,7 @@ class Device : public std::enable_shared_from_this<Device> {
   DeviceHandle handle_;
   uint32_t depth_ = 1;
   std::atomic<bool> closed_{false};
+  std::atomic<uint64_t> losses_{0};
   RankedMutex mutex_{LockRank::DEVICE, "device"};
   std::atomic<std::thread::id> caller_{};  // who holds mutex_
   std::vector<std::unique_ptr<Slot<Session>>> sessions_;
@@ -133,7 +145,7 @@ Result<void> Device::call_alone(const char* where, Call&& call) {
                  where};
   const std::scoped_lock lock(mutex_);
   caller_.store(std::this_thread::get_id());
-  auto answered = call_driver(where, std::forward<Call>(call));
+  auto answered = heeded(call_driver(where, std::forward<Call>(call)));
   caller_.store(std::thread::id());
   return answered;
 }

@@ -34,6 +34,8 @@ void JobControl::submitted(JobHandle handle) {
 void JobControl::end(JobEnding ending) {
   const auto status = static_cast<int32_t>(ending.error.code);
   error_ = std::move(ending.error);
+  // Before anybody is told: who sees this end sees the device lost.
+  if (resources_.session != nullptr) resources_.session->device()->heed(error_.code);
   state_.store(ending.state, std::memory_order_release);
   if (CompletionSink* sink = sink_) {
     if (ending.state != JobState::LOST || !sink->awaits_answer()) sink_ = nullptr;

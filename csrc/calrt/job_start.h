@@ -43,6 +43,7 @@ Result<std::shared_ptr<Job>> Job::start(const JobTerms& terms, JobResources reso
     return call_driver_for<cald_job>(terms.entry, std::forward<Call>(call));
   }();
   if (!submitted.ok()) {
+    session.device()->heed(submitted.error().code);
     refuse_job(*control);
     return std::move(submitted).error();
   }

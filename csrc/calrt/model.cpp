@@ -92,4 +92,13 @@ Result<void> Model::check_open() const {
               package_->typed().name, (unsigned long long)generation_);
 }
 
+Result<void> Model::check_alive() const {
+  CALRT_TRY(check_open());
+  if (device_->losses() == losses_) return {};
+  return fail(Status::DEVICE_LOST,
+              "device '%s' was lost, and with it what lay in its memory: open it again and load "
+              "model '%s' anew",
+              device_->spec().c_str(), package_->typed().name);
+}
+
 }  // namespace calrt

@@ -121,6 +121,9 @@ class Model : public std::enable_shared_from_this<Model> {
   void close();
   bool closed() const { return closed_.load(); }
   Result<void> check_open() const;  // MODEL_UNLOADED once closed
+  // The same, and DEVICE_LOST once the driver has said so since the load: what lay in the device's
+  // memory is gone. Lock-free.
+  Result<void> check_alive() const;
 
  private:
   Model() = default;
@@ -133,6 +136,7 @@ class Model : public std::enable_shared_from_this<Model> {
   ModelHandle handle_;
   cald_model_info info_{};
   uint64_t generation_ = 0;
+  uint64_t losses_ = 0;  // of the device, when the load began
   uint32_t session_index_ = 0;
   std::vector<uint32_t> decode_, prefill_;
   std::map<std::string, std::string> withheld_;  // constant after load()

@@ -249,6 +249,7 @@ Result<std::shared_ptr<Model>> Model::load(std::shared_ptr<Device> device,
   model->device_ = device;
   model->package_ = package;
   model->generation_ = ++last_generation;
+  model->losses_ = device->losses();
   model->withheld_ = request.withheld;
   CALRT_TRY_ASSIGN(model->session_index_, session_for(*device, call->asked.placement));
   cald_model* handle = nullptr;

@@ -63,9 +63,9 @@ Result<uint64_t> Session::poll(uint64_t now_ns) {
     const std::scoped_lock one_at_a_time(serial());
     now_ns = std::max(now_ns, virtual_now_.load());
     virtual_now_.store(now_ns);
-    CALRT_TRY(call_driver("poll", [&](cald_error* detail) {
+    CALRT_TRY(device()->heeded(call_driver("poll", [&](cald_error* detail) {
       return device()->table().poll(handle(), now_ns, &next, detail);
-    }));
+    })));
   }
   JobSupervisor::get().lose_overdue(*this);
   return next;

@@ -100,9 +100,9 @@ void SessionPump::poll_turn(std::unique_lock<RankedMutex>& lock) {
   {
     const std::scoped_lock one_at_a_time(core_->serial);
     const cald_driver_table& table = core_->device->table();
-    polled = call_driver("poll", [&](cald_error* detail) {
+    polled = core_->device->heeded(call_driver("poll", [&](cald_error* detail) {
       return table.poll(core_->handle.get().pointer, monotonic_ns(), &next, detail);
-    });
+    }));
   }
   if (!polled.ok()) {
     if (poll_failures_++ == 0)

@@ -81,10 +81,7 @@ Result<void> check_start(const Start& start, uint32_t vocab, const kv::LaneTable
                 start.position, cells);
   }
   CALRT_TRY_ASSIGN(const kv::LaneSnapshot lane, lanes.snapshot(start.lane));
-  if (lane.state == kv::LaneState::POISONED) {
-    return fail(Status::KV_POISONED, "lane %u is poisoned: release it and reserve another",
-                start.lane.lane);
-  }
+  if (lane.state == kv::LaneState::POISONED) return kv::poisoned_lane(start.lane.lane);
   if (lane.job_seq != 0) {
     return fail(Status::INVALID_STATE, "lane %u is busy with job %llu: start when it has ended",
                 start.lane.lane, static_cast<unsigned long long>(lane.job_seq));

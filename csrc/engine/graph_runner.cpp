@@ -23,7 +23,8 @@ Result<std::shared_ptr<GraphRunner>> GraphRunner::make(std::shared_ptr<Model> mo
   auto table = kv::LaneTable::make(
       info.lanes, info.cells, static_cast<uint32_t>(model->generation()), KvMover::caps_of(*model));
   made->scrubber_ = std::make_shared<LaneScrubber>(model, made->session_, table);
-  made->queue_ = std::make_shared<ReserveQueue>(std::move(table), kMostWaiters, made->scrubber_);
+  made->queue_ = std::make_shared<ReserveQueue>(std::move(table), kMostWaiters, made->scrubber_,
+                                                [model] { return model->check_alive(); });
   CALRT_TRY_ASSIGN(made->mover_, KvMover::make(model, made->session_, made->queue_));
   for (uint32_t graph = 0; graph < info.n_graphs; ++graph)
     made->pools_.push_back(make_binding_pool(model, graph));

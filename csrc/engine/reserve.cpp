@@ -65,8 +65,8 @@ Result<kv::Reservation> LaneWaiter::take() {
                   queue_->table()->lanes(), static_cast<double>(monotonic_ns() - begin_ns_) / 1e9);
     case Outcome::CANCELLED:
       return cancelled();
-    case Outcome::UNLOADED:
-      return unloaded();
+    case Outcome::ENDED:
+      return Error(*queue_->ended_);
     case Outcome::TAKEN:
       break;
   }
@@ -125,8 +125,11 @@ bool CancelToken::attach(const std::shared_ptr<LaneWaiter>& waiter) {
 // ---- ReserveQueue -----------------------------------------------------------------------------
 
 ReserveQueue::ReserveQueue(std::shared_ptr<kv::LaneTable> table, uint32_t max_waiters,
-                           std::shared_ptr<LaneScrubber> scrubber)
-    : table_(std::move(table)), max_waiters_(max_waiters), scrubber_(std::move(scrubber)) {}
+                           std::shared_ptr<LaneScrubber> scrubber, Alive alive)
+    : table_(std::move(table)),
+      max_waiters_(max_waiters),
+      scrubber_(std::move(scrubber)),
+      alive_(std::move(alive)) {}
 
 void ReserveQueue::settle(LaneWaiter& waiter, LaneWaiter::Outcome outcome) noexcept {
   waiter.outcome_ = outcome;
@@ -140,7 +143,22 @@ void ReserveQueue::leave(const LaneWaiter& waiter) {
   if (place != waiting_.end()) waiting_.erase(place);
 }
 
+void ReserveQueue::end_all(Error why) noexcept {
+  if (ended_) return;
+  if (why.code == Status::DEVICE_LOST) table_->take_offline();
+  ended_ = std::move(why);
+  for (const auto& waiter : waiting_) settle(*waiter, LaneWaiter::Outcome::ENDED);
+  waiting_.clear();
+}
+
 void ReserveQueue::serve() noexcept {
+  if (ended_) return;
+  try {
+    Result<void> alive = alive_ == nullptr ? Result<void>() : alive_();
+    if (!alive.ok()) return end_all(std::move(alive).error());
+  } catch (const std::bad_alloc&) {
+    return;
+  }
   while (!waiting_.empty() && table_->free_lanes() > 0) {
     LaneWaiter& first = *waiting_.front();
     try {
@@ -165,8 +183,8 @@ Result<std::shared_ptr<LaneWaiter>> ReserveQueue::enqueue(uint32_t tokens, uint6
       std::make_shared<LaneWaiter>(LaneWaiter::Private(), shared_from_this(), tokens, deadline_ns);
   if (cancel != nullptr && !cancel->attach(waiter)) return cancelled();
   std::lock_guard lock(mutex_);
-  if (closed_) return unloaded();
   serve();
+  if (ended_) return Error(*ended_);
   if (waiting_.empty()) {  // nobody is overtaken
     auto got = table_->try_reserve(tokens, monotonic_ns());
     if (got.ok()) {
@@ -205,9 +223,12 @@ Result<kv::Reservation> ReserveQueue::reserve(uint32_t tokens, uint64_t deadline
 
 void ReserveQueue::close() {
   std::lock_guard lock(mutex_);
-  closed_ = true;
-  for (const auto& waiter : waiting_) settle(*waiter, LaneWaiter::Outcome::UNLOADED);
-  waiting_.clear();
+  Error why{Status::MODEL_UNLOADED, 0, {}, {}, false, nullptr};
+  try {
+    why = unloaded();
+  } catch (const std::bad_alloc&) {  // the code says it too
+  }
+  end_all(std::move(why));
 }
 
 void ReserveQueue::lane_freed() {

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/ranked_mutex.h"
@@ -18,7 +20,8 @@ namespace calrt::engine {
 
 class ReserveQueue;
 
-// A place in the queue, with exactly one outcome: a lane, KV_TIMEOUT, CANCELLED or MODEL_UNLOADED.
+// A place in the queue, with exactly one outcome: a lane, KV_TIMEOUT, CANCELLED, MODEL_UNLOADED, or
+// why the model lives no more.
 // A lane that was granted and is not taken goes to the next. Thread-safe.
 class LaneWaiter {
   struct Private {};
@@ -41,7 +44,7 @@ class LaneWaiter {
 
  private:
   friend class ReserveQueue;
-  enum class Outcome : uint8_t { OPEN, GRANTED, REFUSED, TIMEOUT, CANCELLED, UNLOADED, TAKEN };
+  enum class Outcome : uint8_t { OPEN, GRANTED, REFUSED, TIMEOUT, CANCELLED, ENDED, TAKEN };
   const std::shared_ptr<ReserveQueue> queue_;
   const uint32_t tokens_;
   const uint64_t begin_ns_, deadline_ns_;
@@ -77,9 +80,14 @@ struct Interrupt {
 
 class ReserveQueue : public std::enable_shared_from_this<ReserveQueue> {
  public:
-  // `scrubber`: what makes poisoned lanes usable again; null: they stay as they are.
+  // Why nobody gets a lane any more, for good. Asked with the queue's mutex held, on drivers'
+  // threads too: it takes no lock.
+  using Alive = std::function<Result<void>()>;
+
+  // `scrubber`: what makes poisoned lanes usable again; null: they stay as they are. `alive`: null:
+  // for ever.
   explicit ReserveQueue(std::shared_ptr<kv::LaneTable> table, uint32_t max_waiters = 64,
-                        std::shared_ptr<LaneScrubber> scrubber = nullptr);
+                        std::shared_ptr<LaneScrubber> scrubber = nullptr, Alive alive = nullptr);
   const std::shared_ptr<kv::LaneTable>& table() const { return table_; }
 
   // Waits in order of arrival until a lane is free or `deadline_ns` (CLOCK_MONOTONIC) passes:
@@ -92,7 +100,8 @@ class ReserveQueue : public std::enable_shared_from_this<ReserveQueue> {
                                               CancelToken* cancel = nullptr);
   // Ends every wait, and each later reserve(), with MODEL_UNLOADED. Idempotent.
   void close();
-  // To be called after a lane was given back. Never waits.
+  // To be called after a lane was given back, or when the model may be no more: then every wait
+  // ends at once with the reason, and a lost device takes the table offline. Never waits.
   void lane_freed();
   // Tries the poisoned lanes that nobody owns, if there are any, and waits for the device.
   void recover();
@@ -103,6 +112,7 @@ class ReserveQueue : public std::enable_shared_from_this<ReserveQueue> {
   // With the mutex held. Called on drivers' threads too, so a want of memory is no end: the next
   // look serves.
   void serve() noexcept;
+  void end_all(Error why) noexcept;  // for good
   static void settle(LaneWaiter& waiter, LaneWaiter::Outcome outcome) noexcept;
   void leave(const LaneWaiter& waiter);
 
@@ -111,7 +121,8 @@ class ReserveQueue : public std::enable_shared_from_this<ReserveQueue> {
   const std::shared_ptr<LaneScrubber> scrubber_;
   mutable RankedMutex mutex_{LockRank::TABLE, "reserve queue"};
   std::deque<std::shared_ptr<LaneWaiter>> waiting_;
-  bool closed_ = false;
+  const Alive alive_;
+  std::optional<Error> ended_;  // why nobody gets a lane any more
 };
 
 }  // namespace calrt::engine

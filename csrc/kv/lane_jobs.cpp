@@ -20,10 +20,7 @@ Result<Sequence> filled(uint32_t capacity, uint32_t n) {
 
 Result<const LaneTable::Slot*> LaneTable::find_whole(const LaneRef& ref) const {
   CALRT_TRY_ASSIGN(const Slot* slot, find(ref));
-  if (slot->state == LaneState::POISONED) {
-    return fail(Status::KV_POISONED, "lane %u is poisoned: release it and reserve another",
-                ref.lane);
-  }
+  if (slot->state == LaneState::POISONED) return poisoned_lane(ref.lane);
   return slot;
 }
 

@@ -5,6 +5,14 @@
 
 namespace calrt::kv {
 
+Error poisoned_lane(uint32_t lane) {
+  return fail(Status::KV_POISONED,
+              "lane %u is poisoned: a job failed after it had begun to write it, so what its cells "
+              "hold is unknown; kv.scrub() tries it and gives it back empty, or release it and "
+              "reserve another",
+              lane);
+}
+
 std::vector<uint32_t> LaneTable::poisoned(uint64_t job_seq, bool unowned) const {
   std::vector<uint32_t> found;
   found.reserve(lanes());
@@ -66,6 +74,7 @@ Result<LaneState> LaneTable::end_scrub(uint32_t lane, bool works) {
 
 void LaneTable::take_offline() {
   Change change(*this);
+  lost_ = true;
   for (Slot& slot : slots_) {
     forget_owner(slot);
     slot.next.clear();

@@ -140,12 +140,7 @@ Result<Shift> LaneTable::shift(const LaneRef& ref, int64_t keep, int64_t discard
 Result<void> LaneTable::truncate(const LaneRef& ref, uint32_t length) {
   return or_out_of_memory([&]() -> Result<void> {
     Change change(*this);
-    CALRT_TRY_ASSIGN(Slot * slot, find(ref));
-    if (slot->job_seq != 0) {
-      return fail(Status::INVALID_STATE,
-                  "lane %u is busy with job %llu: truncate when it has ended", ref.lane,
-                  static_cast<unsigned long long>(slot->job_seq));
-    }
+    CALRT_TRY_ASSIGN(Slot * slot, find_idle(ref));
     const uint32_t now = slot->sequence.length();
     if (length > now) {
       return fail(Status::OUT_OF_RANGE, "length=%u: lane %u holds only %u cells", length, ref.lane,

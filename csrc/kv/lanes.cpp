@@ -62,12 +62,15 @@ Result<LaneRef> Reservation::commit() {
     LaneTable::Change change(*table);
     auto slot = table->find(ref_);
     if (!slot.ok()) {
-      Error expired =
-          fail(Status::KV_TIMEOUT,
-               "the reservation of lane %u has expired: commit within its TTL, or reserve again",
-               ref_.lane);
+      Error gone =
+          slot.error().code == Status::DEVICE_LOST
+              ? std::move(slot).error()
+              : fail(Status::KV_TIMEOUT,
+                     "the reservation of lane %u has expired: commit within its TTL, or reserve "
+                     "again",
+                     ref_.lane);
       table_.reset();
-      return expired;
+      return gone;
     }
     (*slot)->committed = true;
     table_.reset();
@@ -121,7 +124,15 @@ Result<Capacity> LaneTable::can_allocate(uint32_t tokens) const {
   return Capacity{free > 0, free, lanes(), cells_};
 }
 
+Error LaneTable::device_lost() const {
+  return fail(
+      Status::DEVICE_LOST,
+      "the device was lost, and its %u lanes with it: open it again and load the model anew",
+      lanes());
+}
+
 Result<uint32_t> LaneTable::choose(const Need& need) const {
+  if (lost_) return device_lost();
   if (need.prefer != kAnyLane) {
     const LaneState state = slots_[need.prefer].state;
     if (state == LaneState::FREE) return need.prefer;
@@ -232,6 +243,7 @@ Result<void> LaneTable::release(const LaneRef& ref) {
 // ---- slots ------------------------------------------------------------------------------------
 
 Result<const LaneTable::Slot*> LaneTable::find(const LaneRef& ref) const {
+  if (lost_) return device_lost();
   if (ref.generation != generation_) {
     return fail(Status::INVALID_HANDLE,
                 "the lane belongs to generation %u of the model, this is generation %u",

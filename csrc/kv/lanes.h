@@ -27,6 +27,9 @@ namespace calrt::kv {
 
 class LaneTable;
 
+// What everybody is told who wants something of such a lane.
+Error poisoned_lane(uint32_t lane);
+
 // RAII promise of one lane for `tokens` cells. Releases on destruction unless committed or expired.
 class Reservation {
  public:
@@ -120,7 +123,8 @@ class LaneTable : public std::enable_shared_from_this<LaneTable> {
   // new state.
   Result<void> begin_scrub(uint32_t lane);
   Result<LaneState> end_scrub(uint32_t lane, bool works);
-  // The device is lost: every lane is OFFLINE, every lease stale, every later completion too.
+  // The device is lost: every lane is OFFLINE, every later completion stale, and who asks for a
+  // lane or comes with a lease is told DEVICE_LOST. Idempotent.
   void take_offline();
 
   // ---- sequences (lane_sequences.cpp): llama.cpp's meaning, one lane a sequence ----
@@ -207,6 +211,7 @@ class LaneTable : public std::enable_shared_from_this<LaneTable> {
   LaneTable(uint32_t lanes, uint32_t cells, uint32_t generation, MoveCaps caps);
   Result<void> check_fits(uint32_t tokens) const;
   Error bad_lane(uint32_t lane) const;
+  Error device_lost() const;
   // The rest with the mutex held.
   Result<Slot*> find(const LaneRef& ref);
   Result<const Slot*> find(const LaneRef& ref) const;
@@ -248,6 +253,7 @@ class LaneTable : public std::enable_shared_from_this<LaneTable> {
   LaneQueue free_;                     // those in state FREE: the least recently used first
   uint64_t earliest_ns_ = UINT64_MAX;  // no promise ends before
   uint64_t next_lease_ = 1, stale_ = 0;
+  bool lost_ = false;
 };
 
 }  // namespace calrt::kv

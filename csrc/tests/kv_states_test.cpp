@@ -164,7 +164,8 @@ struct Real {
       if (bool(held[i]) != lane.held) return "the reservation";
       const auto sequence = table->sequence(refs[i]);
       const bool readable = lane.leased && lane.state != LaneState::DRAINING;
-      if (!readable && code_of(sequence) != Status::INVALID_HANDLE) return "a stale lease";
+      const Status stale = lane.lost ? Status::DEVICE_LOST : Status::INVALID_HANDLE;
+      if (!readable && code_of(sequence) != stale) return "a stale lease";
       if (readable && (lane.state == LaneState::POISONED) != !sequence.ok()) return "poison";
       if (sequence.ok() && cells_of(*sequence) != lane.cells) return "the cells";
       if (sequence.ok() && sequence->pos_max() != pos_max(lane.cells)) return "pos_max";

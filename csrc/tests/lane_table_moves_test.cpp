@@ -208,9 +208,11 @@ TEST(a_lost_device_ends_everything) {
   CHECK(w.whole() && w.table->offline_lanes() == 6 && w.table->free_lanes() == 0);
   CHECK(!w.table->end_job(b, kJob, true, true) && !w.table->end_job(a, kJob, false, true));
   CHECK(w.table->end_scrub(c.lane, true).value() == LaneState::OFFLINE);
-  CHECK(is(promise.commit(), Status::KV_TIMEOUT) &&
-        is(w.table->release(b), Status::INVALID_HANDLE));
-  CHECK(is(w.table->try_reserve(1, 0), Status::DEVICE_LOST));
+  CHECK(is(promise.commit(), Status::DEVICE_LOST) && !promise);
+  CHECK(is(w.table->release(b), Status::DEVICE_LOST) &&
+        is(w.table->seq_rm(c, 0, -1), Status::DEVICE_LOST));
+  CHECK(is(w.table->try_reserve(1, 0), Status::DEVICE_LOST) &&
+        is(w.table->try_reserve(1, 0, 2, true), Status::DEVICE_LOST));
   CHECK(w.whole() && w.table->offline_lanes() == 6 &&
         !w.table->find_prefix(LaneWorld::prefix(3, 16)).value());
 }

@@ -200,7 +200,8 @@ struct Pair {
     log += " truncate";
     auto got = table->truncate(handles[lane], length);
     ModelLane* m = model.owner(handles[lane], kGeneration);
-    const bool legal = m != nullptr && m->job == 0 && length <= m->length;
+    const bool legal =
+        m != nullptr && m->committed && !m->poisoned && m->job == 0 && length <= m->length;
     expect(got.ok() == legal, "truncate");
     if (legal) m->length = length;
   }

@@ -52,6 +52,7 @@ struct PlainLane {
   bool committed = false;
   bool held = false;  // the caller has its Reservation, perhaps expired
   bool scrubbing = false;
+  bool lost = false;  // with the device
   PlainJob job = PlainJob::NONE;
   int8_t reserved = 0, job_cells = 0, failed = 0;
   int8_t freed = 0;  // 0: never; else which was first
@@ -108,7 +109,8 @@ struct PlainTable {
     const Status code = after.change(op);
     if (code == Status::OK) *this = after;
     // A promise that had expired is known to be gone afterwards.
-    if (op.what == Do::COMMIT && code == Status::KV_TIMEOUT) lanes[op.lane].held = false;
+    if (op.what == Do::COMMIT && (code == Status::KV_TIMEOUT || code == Status::DEVICE_LOST))
+      lanes[op.lane].held = false;
     return code;
   }
 
@@ -148,6 +150,7 @@ struct PlainTable {
   }
   Status reserve(const Op& op) {
     if (op.a < 1 || op.a > kCells || op.b >= kLanes) return Status::OUT_OF_RANGE;
+    if (lanes[0].lost) return Status::DEVICE_LOST;
     if (op.what == Do::RESERVE_LATE) expire();
     int chosen = -1;
     for (int i = 0; i < kLanes; ++i) {
@@ -167,10 +170,11 @@ struct PlainTable {
   }
 
   static Status owned(const PlainLane& lane) {
+    if (lane.lost) return Status::DEVICE_LOST;
     return lane.leased && lane.state != LaneState::DRAINING ? Status::OK : Status::INVALID_HANDLE;
   }
   static Status idle(const PlainLane& lane) {
-    if (owned(lane) != Status::OK) return Status::INVALID_HANDLE;
+    if (owned(lane) != Status::OK) return owned(lane);
     if (lane.state == LaneState::POISONED) return Status::KV_POISONED;
     const bool ready = lane.committed && lane.job == PlainJob::NONE;
     return ready ? Status::OK : Status::INVALID_STATE;
@@ -238,6 +242,7 @@ struct PlainTable {
         return Status::OK;
       case Do::OFFLINE:
         for (PlainLane& each : lanes) {
+          each.lost = true;
           forget_owner(each);
           each.next = {};
           each.job = PlainJob::NONE;
@@ -247,6 +252,7 @@ struct PlainTable {
         return Status::OK;
       case Do::COMMIT:
         if (!lane.held) return Status::INVALID_STATE;
+        if (lane.lost) return Status::DEVICE_LOST;
         if (!lane.leased) return Status::KV_TIMEOUT;
         lane.committed = true;
         lane.held = false;
@@ -256,7 +262,7 @@ struct PlainTable {
         lane.held = false;
         return Status::OK;
       case Do::RELEASE:
-        if (owned(lane) != Status::OK) return Status::INVALID_HANDLE;
+        if (owned(lane) != Status::OK) return owned(lane);
         if (lane.job != PlainJob::NONE)
           lane.state = LaneState::DRAINING;
         else if (lane.state == LaneState::POISONED)
@@ -292,8 +298,7 @@ struct PlainTable {
           free(lane);
         return Status::OK;
       case Do::TRUNCATE: {
-        if (owned(lane) != Status::OK) return Status::INVALID_HANDLE;
-        if (lane.job != PlainJob::NONE) return Status::INVALID_STATE;
+        if (idle(lane) != Status::OK) return idle(lane);
         if (op.a > whole(lane.cells)) return Status::OUT_OF_RANGE;
         lane.cells = filled(static_cast<int>(op.a));
         return Status::OK;

@@ -195,3 +195,47 @@ TEST(one_thread_cancels_what_another_waits_for) {
   token.cancel();
   waits.join();
 }
+
+TEST(what_ends_the_model_ends_every_wait_with_its_reason) {
+  for (const Status why : {Status::DEVICE_LOST, Status::INVALID_STATE}) {
+    std::atomic<bool> alive{true};
+    const auto queue = std::make_shared<ReserveQueue>(kv::LaneTable::make(1, 8, 1), 64, nullptr,
+                                                      [&]() -> Result<void> {
+                                                        if (alive) return {};
+                                                        return fail(why, "gone");
+                                                      });
+    const kv::LaneRef held = take(*queue);
+    const auto fd = *CompletionFd::make();
+    const auto first = *queue->enqueue(1, UINT64_MAX), second = *queue->enqueue(1, UINT64_MAX);
+    first->notify(fd, 1);
+    second->notify(fd, 2);
+    // Told: all at once, also one whose lane is just given back.
+    alive = false;
+    (void)queue->table()->release(held);
+    queue->lane_freed();
+    CHECK((fd->drain() == std::vector<uint64_t>{1, 2}) && queue->waiters() == 0);
+    for (const auto& waiter : {first, second}) CHECK(waiter->take().error().code == why);
+    CHECK(queue->enqueue(1, UINT64_MAX).error().message == "gone");
+    CHECK(queue->reserve(1, UINT64_MAX).error().code == why);
+    const bool lost = why == Status::DEVICE_LOST;
+    CHECK(queue->table()->offline_lanes() == (lost ? 1 : 0));
+    CHECK(queue->table()->try_reserve(1, 0).ok() == !lost);
+    queue->close();  // the first reason stays
+    CHECK(queue->reserve(1, UINT64_MAX).error().code == why);
+  }
+}
+
+TEST(a_wait_that_nobody_tells_sees_the_end_of_the_model) {
+  std::atomic<bool> alive{true};
+  const auto queue = std::make_shared<ReserveQueue>(kv::LaneTable::make(1, 8, 1), 64, nullptr,
+                                                    [&]() -> Result<void> {
+                                                      if (alive) return {};
+                                                      return fail(Status::DEVICE_LOST, "gone");
+                                                    });
+  (void)take(*queue);
+  std::thread waits(
+      [&] { CHECK(queue->reserve(1, UINT64_MAX).error().code == Status::DEVICE_LOST); });
+  while (queue->waiters() == 0) std::this_thread::yield();
+  alive = false;
+  waits.join();
+}
