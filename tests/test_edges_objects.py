@@ -159,6 +159,32 @@ print(sorted(called) == sorted(list(range(200)) * 2), slow < 5)
     assert done.stdout == "True True\n"
 
 
+@pytest.mark.parametrize("last", ["model.native", "graph", "model.kv.native"])
+def test_dropping_the_last_owner_of_a_running_job_lets_others_run(null_package: Path, last: str) -> None:
+    """It waits for the job, here until that is lost, and holds up no thread meanwhile."""
+    code = f"""
+job = submit(deadline=1.0)
+kept = {last}
+del model, graph, lane, submit, job
+gc.collect()
+ticks, over = [], False
+def tick():
+    while not over:
+        ticks.append(0)
+        time.sleep(0.001)
+thread = in_thread(tick)
+while not ticks:
+    time.sleep(0.001)
+before = len(ticks)
+del kept
+during = len(ticks) - before
+over = True
+thread.join()
+print(during > 2)  # at most one where a thread may change between two lines
+"""
+    assert run(BROKEN + code, null_package, "completion drop", quiet=False).stdout == "True\n"
+
+
 def test_a_model_may_be_dropped_by_a_log_handler(null_package: Path) -> None:
     code = """
 import logging

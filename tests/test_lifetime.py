@@ -125,6 +125,17 @@ def test_closing_with_a_job_in_flight(tiny_package: Path) -> None:
             assert job.state in ("done", "cancelled", "failed")
 
 
+def test_closing_waits_for_a_job_that_heeds_no_cancel(null_package: Path) -> None:
+    """Until it ends, here by its deadline; WaitTimeoutError would mean that nobody waited."""
+    with calrt.open("null", layers="fault:completion drop") as device:
+        model = device.load(null_package, lanes=1, cells=64)
+        lane = model.kv.reserve(4)
+        graph = model.graphs["decode_b1"]
+        job = graph.submit(tokens=[1], positions=[0], lanes=[lane], deadline=0.5)
+        model.close()
+        assert job.state == "lost"
+
+
 def test_dropping_a_job_neither_waits_nor_cancels(model: calrt.Model) -> None:
     lane = model.kv.reserve(100)
     graph = min((g for g in model.graphs.values() if g.kind == "prefill"), key=lambda g: g.chunk)

@@ -168,6 +168,40 @@ print(device.health()["state"])
     assert "the disk is full" in done.stderr
 
 
+NATIVE_LOG = """
+import ctypes, logging
+from pathlib import Path
+native = ctypes.CDLL(str(Path(calrt._core.__file__).with_name("libcalrt.so")))
+def native_log(text):
+    native["_ZN5calrt8log_textEiPKcS1_"](30, b"late", text)  # calrt::log_text
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+"""
+
+
+def test_a_line_after_the_last_call_comes_at_the_end() -> None:
+    """No device, so nothing else comes back from native code."""
+    code = "import sys, calrt" + NATIVE_LOG + 'native_log(b"last words")'
+    assert run(code).stdout == "last words\n"
+
+
+def test_lines_are_told_while_ctrl_c_is_on_its_way(null_package: Path) -> None:
+    """The signal is seen inside the wait; the lines are told before its error is raised, and leave it be."""
+    code = """
+held = [model.kv.reserve(4) for _ in range(3)]
+def tell_and_interrupt():
+    native_log(b"meanwhile")
+    os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(0.3, tell_and_interrupt).start()
+try:
+    model.kv.reserve(4, timeout=60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = run(BROKEN + NATIVE_LOG + code, null_package, "")
+    assert done.stdout == "meanwhile\ninterrupted\n"
+
+
 def test_lines_that_nobody_fetched_come_at_the_end(null_package: Path) -> None:
     code = """
 import logging

@@ -170,6 +170,37 @@ TEST(every_length_and_offset) {
   CHECK(misaligned_streams() == 0);
 }
 
+// A destination that lies between two elements has no line to begin at, so nothing is streamed.
+TEST(destinations_between_elements) {
+  constexpr size_t kMost = 300, kBytes = (kMost + 1) * sizeof(float);
+  std::vector<float> wide(kMost);
+  std::vector<uint16_t> half(kMost);
+  for (size_t i = 0; i < kMost; ++i) {
+    wide[i] = value(0x3f800000u + static_cast<uint32_t>(i) * 0x12345u);
+    half[i] = static_cast<uint16_t>(0x3f80u + i * 3);
+  }
+  alignas(64) char out[kBytes];
+  for (const ConvertKernels* k : all_kernels())
+    for (size_t n : {size_t{0}, size_t{1}, size_t{64}, size_t{130}, kMost})
+      for (size_t byte = 1; byte < sizeof(float); ++byte) {
+        bool good = true;
+        k->f32_from_bf16(half.data(), reinterpret_cast<float*>(out + byte), n, true);
+        for (size_t i = 0; i < n; ++i) {
+          uint32_t bits;
+          std::memcpy(&bits, out + byte + i * sizeof bits, sizeof bits);
+          good &= bits == uint32_t{half[i]} << 16;
+        }
+        k->bf16_from_f32(wide.data(), reinterpret_cast<uint16_t*>(out + byte), n, true);
+        for (size_t i = 0; i < n; ++i) {
+          uint16_t bits;
+          std::memcpy(&bits, out + byte + i * sizeof bits, sizeof bits);
+          good &= bits == nearest(bits_of(wide[i]));
+        }
+        CHECK(good);
+      }
+  CHECK(misaligned_streams() == 0);
+}
+
 // Runs and transposed blocks of every small size against one element at a time.
 TEST(runs_and_transposed_blocks) {
   std::vector<uint16_t> src(4096);

@@ -155,15 +155,18 @@ TEST(after_gives_back_what_the_driver_made) {
 }
 
 TEST(a_dropped_completion_is_never_told) {
-  TableClient client("null", "fault:completion drop nth=2");
-  JobHandle first = client.submit(1), second = client.submit(2);
+  TableClient client("null", "fault:completion drop nth=2 / completion hold nth=3");
+  JobHandle first = client.submit(1), second = client.submit(2), held = client.submit(3);
   CHECK(client.query(first) == CALD_JOB_DONE && client.query(second) == CALD_JOB_RUNNING);
   CHECK(client.wait(second, 1) == CALD_WAIT_TIMEOUT && client.wait(first, 1) == CALD_OK);
-  CHECK(client.cancel(second) == CALD_OK && client.query(second) == CALD_JOB_RUNNING);
+  CHECK(client.cancel(second) == CALD_OK);
+  // Told after whatever the cancel before it would have told.
+  CHECK(client.cancel(held) == CALD_OK && client.wait(held, kLong) == CALD_OK);
+  CHECK(client.query(second) == CALD_JOB_RUNNING);
   CHECK(counter(client, "1.completion") == 1);
-  first.reset(), second.reset();
+  first.reset(), second.reset(), held.reset();
   client.close();
-  CHECK(client.order() == "1 ");
+  CHECK(client.order() == "1 3 ");
 }
 
 TEST(a_held_completion_waits_for_cancel) {

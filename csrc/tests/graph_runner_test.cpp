@@ -50,6 +50,8 @@ TEST(close_cancels_what_is_in_flight_and_waits_for_it) {
   const auto lane = *at.runner->queue()->table()->snapshot(at.lane);
   CHECK(lane.state != kv::LaneState::POISONED && lane.length == 0);  // as it was, not poisoned
   CHECK(at.submit().error().code == Status::MODEL_UNLOADED);
+  // Whatever else is wrong with the call: what is closed says so first.
+  CHECK(at.runner->submit(kDecodeOne, {}).error().code == Status::MODEL_UNLOADED);
 }
 
 TEST(close_waits_for_an_end_that_comes_late) {

@@ -76,6 +76,20 @@ TEST(a_waited_failure_has_its_status_and_text) {
   CHECK(error.message.find("unit 1 stopped") != std::string::npos);
 }
 
+TEST(a_waited_failure_without_a_text_keeps_the_drivers_number) {
+  Rig rig(waited);
+  auto job = *rig.submit();
+  script().set([](Script& now) {
+    now.end_state = CALD_JOB_FAILED;
+    now.end_status = CALD_CCU_FAULT;
+    now.end_native = 9;
+    now.told_flags = CALD_ERROR_UNMAPPED;
+  });
+  CHECK(script().finish(job->job_seq()));
+  const Error error = job->wait(in(20'000)).error();
+  CHECK(error.native_code == 9 && error.unmapped);
+}
+
 TEST(a_dropped_waited_job_is_given_back) {
   Rig rig(waited);
   const uint64_t tag = (*rig.submit())->job_seq();
