@@ -258,6 +258,8 @@ def test_bare_says_what_it_lacks_and_changes_nothing(tmp_path: Path) -> None:
         assert {op for op, support in kv.caps().items() if support.how != "native"} <= named
         # What needs no cell moved works: the tail, and a prefix in the lane where it lies.
         kv.seq_rm(lane, 30)
+        with pytest.raises(calrt.UnsupportedError, match=r"host_bytes=1024: .*kv_read.*kv_write.*at 0"):
+            kv.enable_prefixes(16, host_bytes=1024)
         kv.enable_prefixes(8)
         kv.park(lane, PROMPT[:30])
         with kv.try_reserve(128, prompt=PROMPT) as found:

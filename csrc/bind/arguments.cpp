@@ -90,6 +90,13 @@ std::span<const int32_t> as_it_lies(const py::handle& value) {
   return {static_cast<const int32_t*>(array.data()), static_cast<size_t>(array.size())};
 }
 
+// Text and bytes are sequences to Python, but nobody means numbers by them.
+bool is_list(const py::handle& value) {
+  PyObject* const given = value.ptr();
+  return PySequence_Check(given) != 0 && !PyUnicode_Check(given) && !PyBytes_Check(given) &&
+         !PyByteArray_Check(given) && !PyMemoryView_Check(given);
+}
+
 template <class T>
 std::vector<T> number_list(const char* field, const py::handle& value) {
   if (py::isinstance<py::array>(value)) {
@@ -99,7 +106,7 @@ std::vector<T> number_list(const char* field, const py::handle& value) {
     if (array.dtype().kind() != 'i' && array.dtype().kind() != 'u')
       raise(fail(Status::DTYPE_MISMATCH, "%s has dtype %s: an integer dtype is due", field,
                  std::string(py::str(array.dtype())).c_str()));
-  } else if (!PySequence_Check(value.ptr()) || py::isinstance<py::str>(value)) {
+  } else if (!is_list(value)) {
     raise(fail(Status::INVALID_ARGUMENT, "%s is a %s: a list or array of whole numbers is due",
                field, Py_TYPE(value.ptr())->tp_name));
   }
@@ -203,6 +210,40 @@ std::vector<int32_t> int_list(const char* field, const py::handle& value) {
 
 std::vector<uint32_t> uint_list(const char* field, const py::handle& value) {
   return number_list<uint32_t>(field, value);
+}
+
+std::vector<int32_t> token_ids(const char* field, const py::handle& value, uint32_t vocab) {
+  const auto refuse = [&](const std::string& given) {
+    raise(fail(Status::OUT_OF_RANGE, "%s: %s is no token id; 0..%u are due", field, given.c_str(),
+               vocab - 1));
+  };
+  const auto fits = [&](int32_t token) { return token >= 0 && uint32_t(token) < vocab; };
+  std::vector<int32_t> ids;
+  if (const auto lying = as_it_lies(value); lying.data() != nullptr) {
+    ids.assign(lying.begin(), lying.end());
+  } else if (py::isinstance<py::array>(value)) {
+    ids = int_list(field, value);
+  } else {
+    if (!is_list(value)) refuse_type(field, value, ": a list of token ids is due");
+    ids.reserve(py::len(value));
+    for (const py::handle& item : value) {
+      const auto index = py::reinterpret_steal<py::object>(
+          PyBool_Check(item.ptr()) || !PyIndex_Check(item.ptr()) ? nullptr
+                                                                 : PyNumber_Index(item.ptr()));
+      if (!index) {
+        if (PyErr_Occurred() != nullptr) forgive_refusal();
+        refuse(shown(item).empty() ? std::string("a ") + Py_TYPE(item.ptr())->tp_name
+                                   : shown(item).substr(1));
+      }
+      int overflow = 0;
+      const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+      if (overflow != 0 || !std::in_range<int32_t>(number)) refuse(number_text(index));
+      ids.push_back(static_cast<int32_t>(number));
+    }
+  }
+  for (const int32_t id : ids)
+    if (!fits(id)) refuse(std::to_string(id));
+  return ids;
 }
 
 IntArgument::IntArgument(const char* field, const py::handle& value) : values_(as_it_lies(value)) {
@@ -364,6 +405,9 @@ void from_python(const char* field, const py::handle& value, std::vector<int32_t
 }
 void from_python(const char* field, const py::handle& value, std::vector<uint32_t>* out) {
   *out = uint_list(field, value);
+}
+void from_python(const char* field, const py::handle& value, TokenIds* out) {
+  static_cast<std::vector<int32_t>&>(*out) = token_ids(field, value, kAnyVocab);
 }
 void from_python(const char* field, const py::handle& value, py::array* out) {
   if (!py::isinstance<py::array>(value)) refuse_type(field, value, ": an array is due");

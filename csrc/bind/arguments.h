@@ -29,6 +29,12 @@ std::vector<int32_t> int_list(const char* field, const py::handle& value);
 // Whole numbers >= 0 that fit u32.
 std::vector<uint32_t> uint_list(const char* field, const py::handle& value);
 
+// Token ids: what int_list takes, each of 0..vocab - 1. The one check that every sequence of tokens
+// passes; bytes are none.
+std::vector<int32_t> token_ids(const char* field, const py::handle& value, uint32_t vocab);
+// Of a caller who knows no vocabulary.
+inline constexpr uint32_t kAnyVocab = uint32_t{1} << 31;
+
 // What int_list takes, without a copy where it can be: a contiguous int32 array is looked at where
 // it lies, as long as the argument lives.
 class IntArgument {

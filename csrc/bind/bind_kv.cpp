@@ -11,48 +11,63 @@ namespace {
 
 constexpr double kReserveS = 60;  // wait of reserve() without a timeout
 
+// A prompt whose beginning may be there already, as a reservation looks for it; or none.
+struct Wanted {
+  std::shared_ptr<engine::PrefixCache> prefixes;
+  std::shared_ptr<const kv::Prefix> prompt;
+};
+
+using Prompt = std::optional<std::vector<int32_t>>;
+
+Prompt prompt_of(const PyKv& self, const py::handle& prompt) {
+  if (prompt.is_none()) return std::nullopt;
+  return self.tokens("prompt", prompt);
+}
+
+Result<Wanted> wanted_of(const PyKv& self, Prompt prompt, std::string salt) {
+  Wanted wanted;
+  if (!prompt) return wanted;
+  CALRT_TRY_ASSIGN(wanted.prefixes, self.runner->prefixes());
+  CALRT_TRY_ASSIGN(kv::Prefix prefix, wanted.prefixes->prefix(*std::move(prompt), std::move(salt)));
+  wanted.prompt = std::make_shared<const kv::Prefix>(std::move(prefix));
+  return wanted;
+}
+
 std::shared_ptr<PyLane> reserve_lane(
     const PyKv& self, Arg<"tokens", uint32_t> tokens, Arg<"timeout", std::optional<double>> timeout,
-    Arg<"cancel", std::optional<std::shared_ptr<engine::CancelToken>>> token) {
+    Arg<"cancel", std::optional<std::shared_ptr<engine::CancelToken>>> token,
+    const py::object& prompt, Arg<"salt", std::string> salt) {
   const uint64_t until = deadline_in("timeout", timeout->value_or(kReserveS));
   engine::CancelToken* cancel = *token ? (*token)->get() : nullptr;
+  Prompt ids = prompt_of(self, prompt);
   Model& model = *self.runner->model();
   const kv::LaneRef lane = run_on(self, [&]() -> Result<kv::LaneRef> {
     self.runner->sweep();
+    CALRT_TRY_ASSIGN(const Wanted wanted, wanted_of(self, std::move(ids), *salt));
     CALRT_TRY_ASSIGN(kv::Reservation reserved,
-                     self.runner->queue()->reserve(tokens, until, {&interrupted, &model}, cancel));
-    return reserved.commit();
+                     self.runner->queue()->reserve(tokens, until, {&interrupted, &model}, cancel,
+                                                   wanted.prompt));
+    return lane_of(std::move(reserved), wanted.prefixes, model);
   });
   return lane_object(self.runner, lane);
 }
 
 std::shared_ptr<PyWaiter> enqueue_for_lane(
     const PyKv& self, Arg<"tokens", uint32_t> tokens, Arg<"timeout", std::optional<double>> timeout,
-    Arg<"cancel", std::optional<std::shared_ptr<engine::CancelToken>>> token) {
+    Arg<"cancel", std::optional<std::shared_ptr<engine::CancelToken>>> token,
+    const py::object& prompt, Arg<"salt", std::string> salt) {
   const uint64_t until = deadline_in("timeout", timeout->value_or(kReserveS));
   engine::CancelToken* cancel = *token ? (*token)->get() : nullptr;
+  Prompt ids = prompt_of(self, prompt);
   auto waiter = std::make_shared<PyWaiter>();
   waiter->runner = self.runner;
-  waiter->waiter = run_on(self, [&] {
+  waiter->waiter = run_on(self, [&]() -> Result<std::shared_ptr<engine::LaneWaiter>> {
     self.runner->sweep();
-    return self.runner->queue()->enqueue(tokens, until, cancel);
+    CALRT_TRY_ASSIGN(Wanted wanted, wanted_of(self, std::move(ids), *salt));
+    waiter->prefixes = std::move(wanted.prefixes);
+    return self.runner->queue()->enqueue(tokens, until, cancel, std::move(wanted.prompt));
   });
   return waiter;
-}
-
-// A lane whose cells are the beginning of `prompt`, if there is one.
-kv::LaneRef try_reserve_prefix(const PyKv& self, kv::Need need, std::vector<int32_t> prompt,
-                               std::string salt) {
-  const engine::MoveCall call = self.move_call(std::nullopt);
-  return run_on(self, [&]() -> Result<kv::LaneRef> {
-    CALRT_TRY_ASSIGN(const auto prefixes, self.runner->prefixes());
-    CALRT_TRY_ASSIGN(const kv::Prefix wanted, prefixes->prefix(std::move(prompt), std::move(salt)));
-    need.prompt = &wanted;
-    CALRT_TRY_ASSIGN(kv::Reservation reserved, self.table().try_reserve(need, now_ns()));
-    CALRT_TRY_ASSIGN(const engine::PreparedLane ready,
-                     prefixes->prepare(std::move(reserved), call));
-    return ready.lane;
-  });
 }
 
 py::object try_reserve_lane(py::handle object, const Given& given) {
@@ -64,21 +79,19 @@ py::object try_reserve_lane(py::handle object, const Given& given) {
   const PyKv& self = *held<PyKv>(object);
   kv::Need need;
   std::optional<uint32_t> preferred;
-  std::optional<std::vector<int32_t>> tokens_of_prompt;
   std::string salt_text;
   from_python("tokens", tokens, &need.tokens);
   from_python("prefer", prefer, &preferred);
   from_python("only", only, &need.only);
-  from_python("prompt", prompt, &tokens_of_prompt);
+  Prompt ids = prompt_of(self, prompt);
   from_python("salt", salt, &salt_text);
   need.prefer = preferred_lane(self.table(), preferred, need.only);
-  const kv::LaneRef lane =
-      tokens_of_prompt
-          ? try_reserve_prefix(self, need, *std::move(tokens_of_prompt), std::move(salt_text))
-          : run_on(self, [&]() -> Result<kv::LaneRef> {
-              CALRT_TRY_ASSIGN(kv::Reservation reserved, self.table().try_reserve(need, now_ns()));
-              return reserved.commit();
-            });
+  const kv::LaneRef lane = run_on(self, [&]() -> Result<kv::LaneRef> {
+    CALRT_TRY_ASSIGN(const Wanted wanted, wanted_of(self, std::move(ids), std::move(salt_text)));
+    need.prompt = wanted.prompt.get();
+    CALRT_TRY_ASSIGN(kv::Reservation reserved, self.table().try_reserve(need, now_ns()));
+    return lane_of(std::move(reserved), wanted.prefixes, *self.runner->model());
+  });
   return py::cast(lane_object(self.runner, lane));
 }
 
@@ -203,6 +216,19 @@ Result<kv::LaneRef> PyKv::ref(const char* field, const PyLane& lane) const {
   return lane.lease->ref();
 }
 
+std::vector<int32_t> PyKv::tokens(const char* field, const py::handle& value) const {
+  return token_ids(field, value, runner->model()->info().vocab);
+}
+
+Result<kv::LaneRef> lane_of(kv::Reservation reserved,
+                            const std::shared_ptr<engine::PrefixCache>& prefixes, Model& model) {
+  if (prefixes == nullptr) return reserved.commit();
+  CALRT_TRY_ASSIGN(const engine::PreparedLane ready,
+                   prefixes->prepare(std::move(reserved),
+                                     {deadline_in("timeout", kMoveS), {&interrupted, &model}}));
+  return ready.lane;
+}
+
 engine::MoveCall PyKv::move_call(const std::optional<double>& timeout) const {
   return {deadline_in("timeout", timeout.value_or(kMoveS)), {&interrupted, runner->model().get()}};
 }
@@ -269,9 +295,11 @@ void bind_kv(py::module_& m) {
       .def_property_readonly(
           "cells", [](const PyKv& self) { return self.table().cells(); }, "See calrt.kv.Kv.cells.")
       .def("reserve", &reserve_lane, py::arg("tokens"), py::arg("timeout") = py::none(),
-           py::arg("cancel") = py::none(), "See calrt.kv.Kv.reserve.")
+           py::arg("cancel") = py::none(), py::arg("prompt") = py::none(), py::arg("salt") = "",
+           "See calrt.kv.Kv.reserve.")
       .def("enqueue", &enqueue_for_lane, py::arg("tokens"), py::arg("timeout") = py::none(),
-           py::arg("cancel") = py::none(), "A place in the queue: see calrt.kv.Kv.areserve.")
+           py::arg("cancel") = py::none(), py::arg("prompt") = py::none(), py::arg("salt") = "",
+           "A place in the queue: see calrt.kv.Kv.areserve.")
       .def(
           "free_lanes", [](const PyKv& self) { return self.table_now().free_lanes(); },
           "See calrt.kv.Kv.free_lanes.")
@@ -302,6 +330,13 @@ void bind_kv(py::module_& m) {
             unwrap(without_gil([&] { return self.table().check_integrity(); }), self.context());
           },
           "See calrt.kv.Kv.check_integrity.");
+  m.def(
+      "token_ids",
+      [](Arg<"field", std::string> field, const py::object& values, Arg<"vocab", uint32_t> vocab) {
+        return token_ids(field->c_str(), values, vocab);
+      },
+      py::arg("field"), py::arg("values"), py::arg("vocab"),
+      "A list or array of token ids of 0..vocab - 1 as a list; the error names `field`.");
   bind_kv_sequences(kv);
   bind_kv_state(kv);
   bind_kv_prefixes(kv);

@@ -18,12 +18,12 @@ void enable_prefixes_of(const PyKv& self, Arg<"every", std::optional<uint32_t>> 
   });
 }
 
-void park_lane(const PyKv& self, Arg<"lane", Ref<PyLane>> lane,
-               Arg<"tokens", std::vector<int32_t>> tokens, Arg<"priority", int32_t> priority,
-               Arg<"salt", std::string> salt) {
+void park_lane(const PyKv& self, Arg<"lane", Ref<PyLane>> lane, const py::object& tokens,
+               Arg<"priority", int32_t> priority, Arg<"salt", std::string> salt) {
+  std::vector<int32_t> ids = self.tokens("tokens", tokens);
   run_on(self, "lane", **lane, [&](const kv::LaneRef& ref) -> Result<void> {
     CALRT_TRY_ASSIGN(const auto prefixes, self.runner->prefixes());
-    CALRT_TRY(prefixes->park(ref, *tokens, *salt, priority));
+    CALRT_TRY(prefixes->park(ref, std::move(ids), *salt, priority));
     return (*lane)->lease->hand_over();
   });
 }

@@ -48,11 +48,11 @@ std::pair<uint32_t, uint32_t> kv_shift(const PyKv& self, LaneArg lane, Arg<"keep
 }
 
 // Chunks as (source, target, n).
-py::list chunks_of(Arg<"held", std::vector<int32_t>> held,
-                   Arg<"wanted", std::vector<int32_t>> wanted, Arg<"least", uint32_t> least) {
+py::list chunks_of(const PyKv& self, const py::object& held, const py::object& wanted,
+                   Arg<"least", uint32_t> least) {
   py::list out;
-  const auto chunks =
-      unwrap(without_gil([&] { return kv::matching_chunks(*held, *wanted, *least); }));
+  const std::vector<int32_t> have = self.tokens("held", held), want = self.tokens("wanted", wanted);
+  const auto chunks = unwrap(without_gil([&] { return kv::matching_chunks(have, want, *least); }));
   for (const kv::Chunk& chunk : chunks) out.append(py::make_tuple(chunk.from, chunk.to, chunk.n));
   return out;
 }
@@ -137,9 +137,8 @@ void bind_kv_sequences(py::classh<PyKv>& kv) {
                    [&](const kv::LaneRef& ref) { return self.runner->mover()->apply(ref, call); });
           },
           py::arg("lane"), py::arg("timeout") = py::none(), "See calrt.kv.Kv.apply.")
-      .def_static("matching_chunks", &chunks_of, py::arg("held"), py::arg("wanted"),
-                  py::arg("least"),
-                  "(source, target, n) of equal chunks: see calrt.kv.Kv.reuse_chunks.");
+      .def("matching_chunks", &chunks_of, py::arg("held"), py::arg("wanted"), py::arg("least"),
+           "(source, target, n) of equal chunks: see calrt.kv.Kv.reuse_chunks.");
 }
 
 }  // namespace calrt::bind

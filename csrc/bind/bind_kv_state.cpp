@@ -14,7 +14,6 @@ namespace {
 
 using LaneArg = Arg<"lane", Ref<PyLane>>;
 using PathArg = Arg<"path", std::string>;
-using TokensArg = Arg<"tokens", std::optional<std::vector<int32_t>>>;
 using Seconds = Arg<"timeout", std::optional<double>>;
 
 // The bytes behind an argument, where they lie, as long as this lives. With the GIL held.
@@ -66,11 +65,16 @@ Result<uint64_t> settled_bytes(const PyKv& self, const kv::LaneRef& ref, size_t 
   return engine::state_bytes(mover, now.length, static_cast<uint32_t>(tokens));
 }
 
-uint64_t save_to_file(const PyKv& self, LaneArg lane, PathArg path, TokensArg tokens,
+// Ids to be saved with the cells; none if they are None.
+std::vector<int32_t> ids_of(const PyKv& self, const py::object& tokens) {
+  return tokens.is_none() ? std::vector<int32_t>() : self.tokens("tokens", tokens);
+}
+
+uint64_t save_to_file(const PyKv& self, LaneArg lane, PathArg path, const py::object& tokens,
                       Seconds timeout) {
   const engine::MoveCall call = self.move_call(*timeout);
+  std::vector<int32_t> ids = ids_of(self, tokens);
   return run_on(self, "lane", **lane, [&](const kv::LaneRef& ref) -> Result<uint64_t> {
-    std::vector<int32_t> ids = tokens->value_or(std::vector<int32_t>());
     CALRT_TRY_ASSIGN(const uint64_t bytes, settled_bytes(self, ref, ids.size(), call));
     CALRT_TRY_ASSIGN(engine::FileSink sink, engine::FileSink::open(*path));
     CALRT_TRY(engine::save_state(*self.runner->mover(), ref, std::move(ids), sink, call));
@@ -88,10 +92,10 @@ py::tuple load_from_file(const PyKv& self, LaneArg lane, PathArg path, Seconds t
       }));
 }
 
-py::object state_bytes_of(const PyKv& self, LaneArg lane, TokensArg tokens, const py::object& out,
-                          Seconds timeout) {
+py::object state_bytes_of(const PyKv& self, LaneArg lane, const py::object& tokens,
+                          const py::object& out, Seconds timeout) {
   const engine::MoveCall call = self.move_call(*timeout);
-  std::vector<int32_t> ids = tokens->value_or(std::vector<int32_t>());
+  std::vector<int32_t> ids = ids_of(self, tokens);
   std::optional<BytesArgument> given;
   if (!out.is_none()) given.emplace("out", out, true);
   const uint64_t bytes = run_on(self, "lane", **lane, [&](const kv::LaneRef& ref) {

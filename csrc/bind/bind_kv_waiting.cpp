@@ -30,16 +30,19 @@ void bind_kv_waiting(py::module_& m) {
       .def(
           "take",
           [](const PyWaiter& self) {
-            const ErrorContext context(*self.runner->model());
-            const kv::LaneRef lane =
-                unwrap(without_gil([&]() -> Result<kv::LaneRef> {
-                         CALRT_TRY_ASSIGN(kv::Reservation reserved, self.waiter->take());
-                         return reserved.commit();
-                       }),
-                       context);
-            return lane_object(self.runner, lane);
+            Model& model = *self.runner->model();
+            auto lane = without_gil([&]() -> Result<kv::LaneRef> {
+              CALRT_TRY_ASSIGN(kv::Reservation reserved, self.waiter->take());
+              return lane_of(std::move(reserved), self.prefixes, model);
+            });
+            if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+            return lane_object(self.runner, unwrap(std::move(lane), ErrorContext(model)));
           },
-          "The lane, or the wait's error; once. WaitTimeoutError while it is open.")
+          "The lane, or the wait's error; once. WaitTimeoutError while it is open. Waits for data "
+          "moves if it `moves`.")
+      .def_property_readonly(
+          "moves", [](const PyWaiter& self) { return self.prefixes != nullptr; },
+          "A prompt was given: take() may have cells to move.")
       .def(
           "cancel", [](const PyWaiter& self) { without_gil([&] { self.waiter->cancel(); }); },
           "Gives the place up, or the lane that was granted and not taken.")

@@ -32,11 +32,12 @@ std::shared_ptr<PyTable> make_table(Arg<"lanes", uint32_t> lanes, Arg<"cells", u
   return made;
 }
 
-std::shared_ptr<PyReservation> reserve_in_table(
-    const PyTable& self, Arg<"tokens", uint32_t> tokens, Arg<"now_ns", uint64_t> now,
-    Arg<"prefer", std::optional<uint32_t>> prefer, Arg<"only", bool> only,
-    Arg<"ttl_ns", uint64_t> ttl, Arg<"prompt", std::optional<std::vector<int32_t>>> prompt,
-    Arg<"salt", std::string> salt) {
+std::shared_ptr<PyReservation> reserve_in_table(const PyTable& self, Arg<"tokens", uint32_t> tokens,
+                                                Arg<"now_ns", uint64_t> now,
+                                                Arg<"prefer", std::optional<uint32_t>> prefer,
+                                                Arg<"only", bool> only, Arg<"ttl_ns", uint64_t> ttl,
+                                                Arg<"prompt", std::optional<TokenIds>> prompt,
+                                                Arg<"salt", std::string> salt) {
   kv::Need need;
   need.tokens = tokens;
   need.prefer = preferred_lane(*self.table, *prefer, *only);

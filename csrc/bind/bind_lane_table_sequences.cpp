@@ -12,7 +12,7 @@ using TableLane = Arg<"lane", Ref<kv::LaneRef>>;
 using P0 = Arg<"p0", int64_t>;
 using P1 = Arg<"p1", int64_t>;
 using D = Arg<"d", int64_t>;
-using Ids = Arg<"tokens", std::vector<int32_t>>;
+using Ids = Arg<"tokens", TokenIds>;
 using Salt = Arg<"salt", std::string>;
 using Blob = Arg<"blob", uint64_t>;
 

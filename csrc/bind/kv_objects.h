@@ -28,6 +28,8 @@ struct PyKv {  // "Kv"
   kv::LaneTable& table_now() const;
   // The lane that a lease of this model holds; the error names `field`.
   Result<kv::LaneRef> ref(const char* field, const PyLane& lane) const;
+  // Token ids of the model's vocabulary.
+  std::vector<int32_t> tokens(const char* field, const py::handle& value) const;
   // A data move of at most `timeout` seconds, of None: kMoveS.
   engine::MoveCall move_call(const std::optional<double>& timeout) const;
 };
@@ -58,6 +60,11 @@ auto run_on(const PyKv& self, const char* field, const PyLane& lease, Call&& cal
   });
 }
 
+// The lane of a reservation, committed; with what it found of a prompt, if it looked for one. Then
+// it waits for data moves, of at most kMoveS. Without the GIL.
+Result<kv::LaneRef> lane_of(kv::Reservation reserved,
+                            const std::shared_ptr<engine::PrefixCache>& prefixes, Model& model);
+
 // A committed lane as Python's.
 std::shared_ptr<PyLane> lane_object(const std::shared_ptr<engine::GraphRunner>& runner,
                                     const kv::LaneRef& ref);
@@ -65,8 +72,10 @@ std::shared_ptr<PyLane> lane_object(const std::shared_ptr<engine::GraphRunner>& 
 struct PyWaiter {  // "LaneWaiter"
   std::shared_ptr<engine::GraphRunner> runner;
   std::shared_ptr<engine::LaneWaiter> waiter;
+  std::shared_ptr<engine::PrefixCache> prefixes;  // if it waits with a prompt
   ~PyWaiter() {
     drop_without_gil(waiter);
+    drop_without_gil(prefixes);
     drop_without_gil(runner);
   }
 };

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "bind/arguments.h"
 
@@ -64,6 +65,9 @@ void from_python(const char* field, const py::handle& value, std::pair<int, int>
 void from_python(const char* field, const py::handle& value, std::vector<int32_t>* out);
 void from_python(const char* field, const py::handle& value, std::vector<uint32_t>* out);
 void from_python(const char* field, const py::handle& value, SamplingParams* out);
+// Of any vocabulary: where a model is at hand, PyKv::tokens.
+struct TokenIds : std::vector<int32_t> {};
+void from_python(const char* field, const py::handle& value, TokenIds* out);
 void from_python(const char* field, const py::handle& value, py::array* out);
 void from_python(const char* field, const py::handle& value, py::sequence* out);
 inline void from_python(const char*, const py::handle& value, py::object* out) {

@@ -41,13 +41,15 @@ Result<std::shared_ptr<PrefixCache>> GraphRunner::prefixes(std::optional<uint32_
                                                            uint64_t host_bytes) {
   CALRT_TRY(model_->check_open());
   std::lock_guard lock(prefixes_mutex_);
-  if (prefixes_ == nullptr) {
+  const bool says = every || host_bytes != 0;
+  if (says && prefixes_said_)
+    return fail(Status::INVALID_STATE, "enable_prefixes: how prefixes are kept was said before");
+  if (prefixes_ == nullptr || says) {
     // A key where a chunk ends: what is reused is computed in whole chunks.
     const auto& chunks = model_->prefill_graphs();
     const uint32_t chunk = chunks.empty() ? 16 : model_->graph(chunks.front()).chunk;
     CALRT_TRY_ASSIGN(prefixes_, PrefixCache::make(mover_, every.value_or(chunk), host_bytes));
-  } else if (every || host_bytes != 0) {
-    return fail(Status::INVALID_STATE, "prefixes are kept already: say how before the first one");
+    prefixes_said_ = says;
   }
   return prefixes_;
 }

@@ -47,8 +47,8 @@ class GraphRunner {
 
   const std::shared_ptr<KvMover>& mover() const { return mover_; }
   const std::shared_ptr<LaneScrubber>& scrubber() const { return scrubber_; }
-  // Made by the first call, which alone may say how: a key every so many tokens (unset: the
-  // smallest chunk), bytes on the host. INVALID_STATE if a later one does.
+  // Made by the first call. How is said once, before the first lane is parked: a key every so many
+  // tokens (unset: the smallest chunk), bytes on the host. INVALID_STATE later.
   Result<std::shared_ptr<PrefixCache>> prefixes(std::optional<uint32_t> every = std::nullopt,
                                                 uint64_t host_bytes = 0);
 
@@ -79,6 +79,7 @@ class GraphRunner {
   std::shared_ptr<KvMover> mover_;
   RankedMutex prefixes_mutex_{LockRank::TABLE, "prefixes"};
   std::shared_ptr<PrefixCache> prefixes_;
+  bool prefixes_said_ = false;                       // how
   std::vector<std::shared_ptr<BindingPool>> pools_;  // by graph index
   RankedMutex mutex_{LockRank::POOL, "graph runner"};
   // Those that had not ended when submit returned: held until their end, so that dropping a handle

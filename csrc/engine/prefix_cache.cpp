@@ -9,10 +9,19 @@ namespace calrt::engine {
 
 Result<std::shared_ptr<PrefixCache>> PrefixCache::make(std::shared_ptr<KvMover> mover,
                                                        uint32_t every, uint64_t host_bytes) {
+  const kv::MoveCaps& caps = mover->caps();
+  if (host_bytes > 0 && !(caps.read && caps.write))
+    return fail(Status::UNSUPPORTED,
+                "host_bytes=%llu: this model's cells cannot be %s, so none can be kept on the "
+                "host: leave host_bytes at 0",
+                static_cast<unsigned long long>(host_bytes),
+                caps.read    ? "written (kv_write)"
+                : caps.write ? "read (kv_read)"
+                             : "read (kv_read) and written (kv_write)");
   std::shared_ptr<PrefixCache> made(new PrefixCache);
-  made->hosts_ = host_bytes > 0 && mover->caps().read && mover->caps().write;
+  made->hosts_ = host_bytes > 0;
   kv::HostLimits limits;
-  limits.bytes = made->hosts_ ? host_bytes : 0;
+  limits.bytes = host_bytes;
   CALRT_TRY(mover->queue()->table()->enable_prefixes(every, limits));
   made->scope_.package_sha256 = blob_identity(*mover).package_sha256;
   made->scope_.model = mover->model()->generation();
@@ -43,12 +52,15 @@ Result<PreparedLane> PrefixCache::prepare(kv::Reservation reservation, const Mov
   PreparedLane ready{lane, reuse.tokens, reuse.kind};
   Result<void> done;
   if (evicted && hosts_) {
-    const Result<void> kept = spill(lane, *std::move(evicted), call);
+    const Result<bool> kept = spill(lane, *std::move(evicted), call);
     // A job that was lost reads the lane still: nobody may have it yet.
     const auto now = table.snapshot(lane);
-    if (!now.ok() || now->job_seq != 0) done = kept;
+    if (!kept.ok() && (!now.ok() || now->job_seq != 0)) done = kept.error();
     std::lock_guard lock(mutex_);
-    ++(kept.ok() ? counters_.spilled : counters_.spill_failures);
+    if (!kept.ok())
+      ++counters_.spill_failures;
+    else if (*kept)
+      ++counters_.spilled;
   }
   if (done.ok() && reuse.kind == kv::Reuse::Kind::COPY) done = mover_->reuse(lane, call);
   if (done.ok() && reuse.kind == kv::Reuse::Kind::HOSTED) {
@@ -69,7 +81,7 @@ Result<PreparedLane> PrefixCache::prepare(kv::Reservation reservation, const Mov
   return PreparedLane{lane, 0, kv::Reuse::Kind::NONE};
 }
 
-Result<void> PrefixCache::spill(const kv::LaneRef& lane, kv::PrefixEntry entry,
+Result<bool> PrefixCache::spill(const kv::LaneRef& lane, kv::PrefixEntry entry,
                                 const MoveCall& call) {
   kv::LaneTable& table = *mover_->queue()->table();
   const auto cells = static_cast<uint32_t>(entry.prefix.tokens.size());
@@ -77,7 +89,11 @@ Result<void> PrefixCache::spill(const kv::LaneRef& lane, kv::PrefixEntry entry,
   std::vector<uint64_t> gone;
   const auto begun = table.begin_hosted(std::move(entry.prefix), bytes, entry.priority, &gone);
   drop(gone);
-  if (!begun.ok()) return begun.error();
+  if (!begun.ok()) {
+    const Status why = begun.error().code;
+    if (why == Status::OUT_OF_RANGE || why == Status::KV_NO_CAPACITY) return false;
+    return begun.error();
+  }
   const auto write = [&]() -> Result<void> {
     auto memory = std::make_shared<std::vector<unsigned char>>(bytes);
     MemorySink sink(*memory);
@@ -94,7 +110,8 @@ Result<void> PrefixCache::spill(const kv::LaneRef& lane, kv::PrefixEntry entry,
                    (unsigned long long)bytes);
   }
   (void)table.end_hosted(*begun, written.ok()).ok();
-  return written;
+  CALRT_TRY(written);
+  return true;
 }
 
 Result<void> PrefixCache::restore(const kv::LaneRef& lane, const kv::Reuse& reuse,

@@ -27,14 +27,14 @@ struct PreparedLane {
 
 // What the host tier did, beside kv::PrefixCounters.
 struct HostTierCounters {
-  uint64_t spilled = 0, spill_failures = 0;     // lanes that were evicted
+  uint64_t spilled = 0, spill_failures = 0;     // lanes that were evicted and had room
   uint64_t restored = 0, restore_failures = 0;  // blobs that were asked for
 };
 
 // Thread-safe. prepare() waits for jobs of the device; nothing else does.
 class PrefixCache {
  public:
-  // `host_bytes`: of all blobs; 0 = none, and always none where cells can't be read and written.
+  // `host_bytes`: of all blobs; 0 = none. UNSUPPORTED where cells can't be read and written.
   static Result<std::shared_ptr<PrefixCache>> make(std::shared_ptr<KvMover> mover, uint32_t every,
                                                    uint64_t host_bytes);
   // Tokens between two keys: nothing shorter is parked.
@@ -55,7 +55,8 @@ class PrefixCache {
  private:
   using Blob = std::shared_ptr<const std::vector<unsigned char>>;
   PrefixCache() = default;
-  Result<void> spill(const kv::LaneRef& lane, kv::PrefixEntry entry, const MoveCall& call);
+  // False: there is no room for it, which the index has counted.
+  Result<bool> spill(const kv::LaneRef& lane, kv::PrefixEntry entry, const MoveCall& call);
   Result<void> restore(const kv::LaneRef& lane, const kv::Reuse& reuse, const MoveCall& call);
   void drop(const std::vector<uint64_t>& blobs);
 

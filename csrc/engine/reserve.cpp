@@ -28,11 +28,19 @@ Error cancelled() { return fail(Status::CANCELLED, "the wait for a lane was canc
 // ---- LaneWaiter -------------------------------------------------------------------------------
 
 LaneWaiter::LaneWaiter(Private, std::shared_ptr<ReserveQueue> queue, uint32_t tokens,
-                       uint64_t deadline_ns)
+                       uint64_t deadline_ns, std::shared_ptr<const kv::Prefix> prompt)
     : queue_(std::move(queue)),
       tokens_(tokens),
       begin_ns_(monotonic_ns()),
-      deadline_ns_(deadline_ns) {}
+      deadline_ns_(deadline_ns),
+      prompt_(std::move(prompt)) {}
+
+kv::Need LaneWaiter::need() const {
+  kv::Need need;
+  need.tokens = tokens_;
+  need.prompt = prompt_.get();
+  return need;
+}
 
 LaneWaiter::~LaneWaiter() {
   if (!granted_) return;
@@ -162,7 +170,7 @@ void ReserveQueue::serve() noexcept {
   while (!waiting_.empty() && table_->free_lanes() > 0) {
     LaneWaiter& first = *waiting_.front();
     try {
-      auto got = table_->try_reserve(first.tokens_, monotonic_ns());
+      auto got = table_->try_reserve(first.need(), monotonic_ns());
       if (got.ok())
         first.granted_ = *std::move(got);
       else if (got.error().code == Status::KV_NO_CAPACITY)
@@ -177,16 +185,17 @@ void ReserveQueue::serve() noexcept {
   }
 }
 
-Result<std::shared_ptr<LaneWaiter>> ReserveQueue::enqueue(uint32_t tokens, uint64_t deadline_ns,
-                                                          CancelToken* cancel) {
-  auto waiter =
-      std::make_shared<LaneWaiter>(LaneWaiter::Private(), shared_from_this(), tokens, deadline_ns);
+Result<std::shared_ptr<LaneWaiter>> ReserveQueue::enqueue(
+    uint32_t tokens, uint64_t deadline_ns, CancelToken* cancel,
+    std::shared_ptr<const kv::Prefix> prompt) {
+  auto waiter = std::make_shared<LaneWaiter>(LaneWaiter::Private(), shared_from_this(), tokens,
+                                             deadline_ns, std::move(prompt));
   if (cancel != nullptr && !cancel->attach(waiter)) return cancelled();
   std::lock_guard lock(mutex_);
   serve();
   if (ended_) return Error(*ended_);
   if (waiting_.empty()) {  // nobody is overtaken
-    auto got = table_->try_reserve(tokens, monotonic_ns());
+    auto got = table_->try_reserve(waiter->need(), monotonic_ns());
     if (got.ok()) {
       waiter->granted_ = *std::move(got);
       settle(*waiter, LaneWaiter::Outcome::GRANTED);
@@ -205,8 +214,10 @@ Result<std::shared_ptr<LaneWaiter>> ReserveQueue::enqueue(uint32_t tokens, uint6
 }
 
 Result<kv::Reservation> ReserveQueue::reserve(uint32_t tokens, uint64_t deadline_ns,
-                                              Interrupt interrupt, CancelToken* cancel) {
-  CALRT_TRY_ASSIGN(const std::shared_ptr<LaneWaiter> waiter, enqueue(tokens, deadline_ns, cancel));
+                                              Interrupt interrupt, CancelToken* cancel,
+                                              std::shared_ptr<const kv::Prefix> prompt) {
+  CALRT_TRY_ASSIGN(const std::shared_ptr<LaneWaiter> waiter,
+                   enqueue(tokens, deadline_ns, cancel, std::move(prompt)));
   while (!waiter->poll()) {
     recover();
     if (interrupt.asked != nullptr && interrupt.asked(interrupt.user)) {

@@ -27,7 +27,8 @@ class LaneWaiter {
   struct Private {};
 
  public:
-  LaneWaiter(Private, std::shared_ptr<ReserveQueue> queue, uint32_t tokens, uint64_t deadline_ns);
+  LaneWaiter(Private, std::shared_ptr<ReserveQueue> queue, uint32_t tokens, uint64_t deadline_ns,
+             std::shared_ptr<const kv::Prefix> prompt);
   ~LaneWaiter();
   LaneWaiter(const LaneWaiter&) = delete;
   LaneWaiter& operator=(const LaneWaiter&) = delete;
@@ -48,6 +49,8 @@ class LaneWaiter {
   const std::shared_ptr<ReserveQueue> queue_;
   const uint32_t tokens_;
   const uint64_t begin_ns_, deadline_ns_;
+  const std::shared_ptr<const kv::Prefix> prompt_;
+  kv::Need need() const;
   // The rest under the queue's mutex.
   Outcome outcome_ = Outcome::OPEN;
   kv::Reservation granted_;
@@ -92,12 +95,15 @@ class ReserveQueue : public std::enable_shared_from_this<ReserveQueue> {
 
   // Waits in order of arrival until a lane is free or `deadline_ns` (CLOCK_MONOTONIC) passes:
   // KV_TIMEOUT. What can never fit is OUT_OF_RANGE at once; a full queue is QUEUE_FULL at once.
-  // CANCELLED when `interrupt` or `cancel` says so.
+  // CANCELLED when `interrupt` or `cancel` says so. `prompt`: whose beginning may be reused (what
+  // of it, the reservation says); null: none.
   Result<kv::Reservation> reserve(uint32_t tokens, uint64_t deadline_ns, Interrupt interrupt = {},
-                                  CancelToken* cancel = nullptr);
+                                  CancelToken* cancel = nullptr,
+                                  std::shared_ptr<const kv::Prefix> prompt = nullptr);
   // The same without waiting: a place in the queue, perhaps with a lane already.
   Result<std::shared_ptr<LaneWaiter>> enqueue(uint32_t tokens, uint64_t deadline_ns,
-                                              CancelToken* cancel = nullptr);
+                                              CancelToken* cancel = nullptr,
+                                              std::shared_ptr<const kv::Prefix> prompt = nullptr);
   // Ends every wait, and each later reserve(), with MODEL_UNLOADED. Idempotent.
   void close();
   // To be called after a lane was given back, or when the model may be no more: then every wait

@@ -14,7 +14,10 @@ Result<void> LaneTable::enable_prefixes(uint32_t every, HostLimits limits) {
                   every, cells_);
     CALRT_TRY_ASSIGN(PrefixIndex index, PrefixIndex::make(lanes(), every, limits));
     Change change(*this);
-    if (prefixes_) return fail(Status::INVALID_STATE, "prefixes are enabled already");
+    if (prefixes_ && (prefixes_->counters().stored > 0 || prefixes_->counters().hosted > 0 ||
+                      prefixes_->blobs() > 0))
+      return fail(Status::INVALID_STATE,
+                  "prefixes are kept already: say how before the first lane is parked");
     prefixes_.emplace(std::move(index));
     return {};
   });

@@ -154,7 +154,8 @@ class LaneTable : public std::enable_shared_from_this<LaneTable> {
 
   // ---- parked lanes and hosted blobs (lane_parking.cpp); UNSUPPORTED if not enabled ----
 
-  // Once, before anything is parked: a key every `every` tokens, and bytes for blobs.
+  // A key every `every` tokens, and bytes for blobs. Anew as long as nothing was kept by what was
+  // said before: INVALID_STATE then. The counters begin anew.
   Result<void> enable_prefixes(uint32_t every, HostLimits limits = {});
   // The owner's idle, canonical lane keeps its cells for others; the lease ends. `prefix.tokens`
   // are those of all its cells, at least `every`. Moved from only if it succeeded.

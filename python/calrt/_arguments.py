@@ -87,6 +87,10 @@ def function(name: str, value: Any) -> Any:
 
 def iterable(name: str, value: Any, due: str) -> list[Any]:
     """The items of an iterable that is no text."""
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) != 1:
+    if (
+        isinstance(value, (str, bytes, bytearray, memoryview))
+        or not isinstance(value, Iterable)
+        or getattr(value, "ndim", 1) != 1
+    ):
         refuse(name, value, due)
     return list(value)

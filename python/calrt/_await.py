@@ -101,4 +101,6 @@ async def wait_for_lane(waiter: LaneWaiter) -> Lane:
         watcher.forget(tag)
         waiter.cancel()
         raise
-    return waiter.take()
+    if not waiter.moves:
+        return waiter.take()
+    return await loop.run_in_executor(None, waiter.take)  # a lane that nobody awaits any more is given back

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from calrt._arguments import seconds, whole
-from calrt._core import Sampler
+from calrt._core import Sampler, token_ids
 from calrt._enums import Status
 from calrt.errors import error_for
 
@@ -143,11 +143,8 @@ def _run(model: Model, prompt: list[int], request: _Request) -> Generator[int, N
             Status.OUT_OF_RANGE, f"prompt: {len(prompt)} tokens do not fit a lane of {model.cells} cells"
         )
     sampler = Sampler(model.vocab, _tokens(model), request.sampling)
+    prompt = token_ids("prompt", prompt, model.vocab)
     for token in prompt:
-        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < model.vocab:
-            raise error_for(
-                Status.OUT_OF_RANGE, f"prompt: {token!r} is no token id; 0..{model.vocab - 1} are due"
-            )
         sampler.accept(token)
     return _steps(model, prompt, request, sampler)
 

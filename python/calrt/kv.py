@@ -116,7 +116,14 @@ class Kv(KvSequences):
         """Lanes to be had now: those nobody owns, and parked ones that nobody reads."""
         return self._native.free_lanes()
 
-    def reserve(self, tokens: int, timeout: float | None = None, cancel: CancelToken | None = None) -> Lane:
+    def reserve(
+        self,
+        tokens: int,
+        timeout: float | None = None,
+        cancel: CancelToken | None = None,
+        prompt: TokenIds | None = None,
+        salt: str = "",
+    ) -> Lane:
         """A lane with room for `tokens` cells; waits in order of arrival, without spinning.
 
         Parameters
@@ -127,6 +134,8 @@ class Kv(KvSequences):
             Seconds to wait at most, None = 60.
         cancel
             Ends the wait from another thread.
+        prompt, salt
+            As `try_reserve` has them. What is found then is moved after the wait, for up to 600 s more.
 
         Returns
         -------
@@ -145,24 +154,32 @@ class Kv(KvSequences):
             QUEUE_FULL at once if 64 already wait.
         StateError
             The model or device was closed, also during the wait.
+        DeviceLostError
+            The device was lost, also during the wait.
 
         Notes
         -----
         The GIL is free meanwhile and Ctrl-C is seen within 0.1 s.
         """
-        return self._native.reserve(tokens, timeout, cancel)
+        return self._native.reserve(tokens, timeout, cancel, prompt, salt)
 
     async def areserve(
-        self, tokens: int, timeout: float | None = None, cancel: CancelToken | None = None
+        self,
+        tokens: int,
+        timeout: float | None = None,
+        cancel: CancelToken | None = None,
+        prompt: TokenIds | None = None,
+        salt: str = "",
     ) -> Lane:
         """`reserve` for asyncio: waits in the running loop, in the same queue.
 
         There is exactly one outcome. Cancelling the await gives up the place, or gives the lane back if it
-        was granted already. Parameters and errors are those of `reserve`.
+        was granted already. Parameters and errors are those of `reserve`; with a prompt, data moves run on a
+        thread of the loop's executor.
         """
         from calrt._await import wait_for_lane  # asyncio costs its import
 
-        return await wait_for_lane(self._native.enqueue(tokens, timeout, cancel))
+        return await wait_for_lane(self._native.enqueue(tokens, timeout, cancel, prompt, salt))
 
     def try_reserve(
         self,
@@ -181,9 +198,9 @@ class Kv(KvSequences):
         prefer, only
             Number of a lane that is tried first, alone with `only`.
         prompt
-            Token ids, int32. If a parked lane or a hosted prefix begins like it, the lane comes with those
-            cells: its `length` says how many, always fewer than the prompt has. What cannot be copied or
-            restored is a miss, not an error. Data moves take up to 600 s.
+            Token ids of the vocabulary, int32. If a parked lane or a hosted prefix begins like it, the lane
+            comes with those cells: its `length` says how many, always fewer than the prompt has. What cannot
+            be copied or restored is a miss, not an error. Data moves take up to 600 s.
         salt
             Only prefixes parked with the same salt are found.
 
@@ -298,12 +315,15 @@ class Kv(KvSequences):
         every
             Tokens between two keys: nothing shorter is parked or found. None = the smallest prefill chunk.
         host_bytes
-            Bytes on the host for the cells of parked lanes that had to make room; 0 = none are kept.
+            Bytes on the host for the cells of parked lanes that had to make room for a reservation with a
+            prompt; 0 = none are kept.
 
         Raises
         ------
         StateError
-            It was said before, or prefixes have been used.
+            It was said before, or a lane was parked already.
+        UnsupportedError
+            `host_bytes` on a device whose cells cannot be read and written.
         """
         self._native.enable_prefixes(every, host_bytes)
 
@@ -334,8 +354,9 @@ class Kv(KvSequences):
         """What came of prefixes since the model was loaded.
 
         hits, misses, hit_tokens (of reservations with a prompt); stored, hosted (entries that came);
-        removed, cleared, evicted_lanes, evicted_blobs (that went); host_refused, host_aborted; spilled,
-        spill_failures, restored, restore_failures (data moves); events_lost; hosted_bytes.
+        removed, cleared, evicted_lanes, evicted_blobs (that went); host_refused (no room for it),
+        host_aborted (its cells could not be read); spilled, spill_failures, restored, restore_failures (data
+        moves, so what was refused is no failure); events_lost; hosted_bytes.
         """
         return self._native.prefix_counters()
 

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
 
-from calrt._arguments import iterable
-from calrt._core import Graph, Lane, Tensor
+from calrt._arguments import iterable, refuse
+from calrt._core import Graph, Lane, Tensor, token_ids
 from calrt._enums import Status
 from calrt.errors import error_for
 
@@ -34,11 +34,14 @@ class Sequence:
     """
 
     def __init__(self, model: Model, lane: Lane) -> None:
+        if not isinstance(lane, Lane):
+            refuse("lane", lane, "a Lane, as model.kv.reserve() gives it,")
         graphs = model.graphs.values()
         self._open = _open_sequences(model)
         self._open.add(self)
         self._lane = lane
         self._cells = lane.reserved
+        self._vocab = model.vocab
         self._prefill = sorted((g for g in graphs if g.kind == "prefill"), key=lambda g: g.chunk)
         # Where row i is lane i, all rows of a batch write: only a batch of one leaves other lanes alone.
         alone = (g for g in graphs if g.lane_map == "any" or (lane.index == 0 and g.batch == 1))
@@ -70,9 +73,10 @@ class Sequence:
         """Appends `tokens` (at least one) and returns the logits [V] after the last of them.
 
         Long inputs run in several chunks. `deadline`: seconds that each job may take. Raises
-        `InvalidArgumentError` when they do not fit the lane; nothing is written then.
+        `InvalidArgumentError` when they do not fit the lane, or one is not of the vocabulary; nothing is
+        written then.
         """
-        ids = iterable("tokens", tokens, "a list of token ids")
+        ids = token_ids("tokens", iterable("tokens", tokens, "a list of token ids"), self._vocab)
         start = self.length
         if not ids:
             raise error_for(Status.SHAPE_MISMATCH, "tokens: empty; prefill takes at least one")
