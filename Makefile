@@ -4,6 +4,7 @@
 # make lint       ruff, mypy, stubs against the native module, clang-format
 # make bench      figures beside their limits, as rows in build/perf/*.jsonl
 # make fuzz       the readers of untrusted files, SECONDS_EACH=30 for each of the three targets
+# make long       tests that take minutes: a hundred deaths of a driver, every vice by every rule
 # make sanitize   the native tests under ASan with UBSan, then under TSan
 # make clean      removes the venv and all builds
 # PYTHON chooses the interpreter, CXX the compiler, VENV the venv.
@@ -17,7 +18,7 @@ NATIVE := pyproject.toml CMakeLists.txt tools/setup_venv.py \
 NATIVE_TESTS := $(shell find csrc/tests -type f -not -path 'csrc/tests/fuzz/corpus/*')
 NATIVE_BENCH := $(shell find benchmarks/native -type f 2>/dev/null)
 
-.PHONY: demo test native-test python-test lint bench fuzz sanitize clean
+.PHONY: demo test native-test python-test lint bench fuzz long sanitize clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.serve
@@ -45,6 +46,9 @@ bench: $(VENV)/.test $(NATIVE_BENCH)
 
 fuzz: $(VENV)/.test
 	@$(BIN)/python tools/fuzz.py $(SECONDS_EACH)
+
+long: $(VENV)/.test
+	@CALRT_LONG=1 $(BIN)/python -m pytest -q -p no:benchmark tests/test_server_vices.py tests/test_calrt076_vices.py
 
 sanitize: $(VENV)/.test
 	@bash .ci/sanitize address,undefined

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """calrt076, the adapter for CalRT 0.7.6, on the stand-in for its SDK: mock is the oracle.
 
-The stand-in's vices are switched on by an environment variable, read when the SDK starts: by a child process,
-that of the conformance kit or of the isolate layer.
+Without the stand-in's vices, which test_calrt076_vices.py has.
 """
 
 from __future__ import annotations
@@ -25,36 +24,14 @@ ROOT = Path(__file__).parent.parent
 ADAPTER = ROOT / "csrc/drivers/calrt076"
 PROMPTS = ([1, 2, 3], [7] * 20, list(range(5, 105)))
 
-# What is survived in the process of the caller, and what it means for a caller: nothing.
-SURVIVED = (
-    "",
-    "numbers_permuted",
-    "completion_twice",
-    "completion_twice@3",
-    "completion_after_cancel",
-    "late_completion@3:200",
-    "run_takes:1000",
-    "outputbuf_reused_early@5",
-    "call_answers@4:wait=29",
-    "kv_silent_noops",
-    "d0_padding",
-    "abort_on_misuse",
-)
-# What ends or hangs a process: survived behind isolate alone. Each process of the driver is struck again.
-FATAL = ("abort@9:infer", "segfault@9:wait", "abort@2:kv_apply", "segfault@3:outbuf_acquire")
-# What no adapter can make good: the kit has to find it, where it strikes. Vice -> why.
-KNOWN = {
-    "outputbuf_reused_early": "no output can be read before it is another's: each run fails, none is wrong",
-    "run_fails": "each run ends with an error of the device, and computes nothing",
-}
-
 
 @pytest.fixture
-def library(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The adapter's library; its folder is in the path of drivers."""
+def library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The adapter's library; its folder is in the path of drivers. Its device is this test's own."""
     path = driver("calrt076")
     monkeypatch.setenv("CALRT_DRIVER_PATH", str(Path(path).parent))
     monkeypatch.setenv("CALRT_STANDIN_VICES", "")
+    monkeypatch.setenv("CALRT_LOCK_DIR", str(tmp_path))
     return path
 
 
@@ -116,43 +93,10 @@ def test_every_error_number_of_the_sdk_has_a_row() -> None:
     assert [int(row) for row in rows] == list(range(30))
 
 
-@pytest.mark.parametrize("vice", SURVIVED)
-def test_it_conforms_with_each_vice_that_can_be_survived(
-    library: str, vice: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CALRT_STANDIN_VICES", vice)
-    report = conformance.run(library)
+@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+def test_it_conforms(library: str, isolated: bool) -> None:
+    report = conformance.run("isolate:calrt076" if isolated else library)
     assert report.conforms, report.broken
-
-
-@pytest.mark.parametrize("vice", KNOWN)
-def test_what_cannot_be_made_good_is_found_and_never_a_wrong_answer(
-    library: str, vice: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CALRT_STANDIN_VICES", vice)
-    report = conformance.run(library, only=["DATA", "JOB-01"])
-    assert report.broken
-    assert all("state 4" in check.why for check in report.broken), report.broken
-
-
-@pytest.mark.parametrize("vice", ["", *SURVIVED[1:]])
-def test_it_conforms_isolated(library: str, vice: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CALRT_STANDIN_VICES", vice)
-    report = conformance.run("isolate:calrt076")
-    assert report.conforms, report.broken
-
-
-@pytest.mark.parametrize("vice", FATAL)
-def test_what_ends_the_process_ends_no_caller_isolated(
-    library: str, vice: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CALRT_STANDIN_VICES", vice)
-    report = conformance.run("isolate:calrt076", only=["JOB", "DATA"])
-    assert report.broken  # it struck
-    for check in report.broken:  # and is told for what it is; what comes after a new start is right
-        told = ("killed by signal", "in state 4", "answered 27")
-        assert any(words in check.why for words in told), check
-    assert sum(check.verdict == "pass" for check in report.checks) > len(report.checks) / 4
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is needed")

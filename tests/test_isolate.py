@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import json
@@ -20,6 +21,7 @@ import pytest
 
 import calrt
 from calrt import conformance, presets
+from test_conformance_defects import driver
 
 PATIENCE_S = 60.0
 PROMPT = [1, 60, 70, 80, 90, 100]
@@ -84,9 +86,9 @@ def test_the_same_tokens_as_in_this_process(tiny_package: Path, mock_package: Pa
         with opened(spec, package, **options) as (device, model):
             return tokens(model), device.info.driver, len(isolated())
 
-    for driver, package, options in (("cpu", tiny_package, {"threads": 1}), ("mock", mock_package, {})):
-        right, name, _ = run(driver, package, **options)
-        assert run(f"isolate:{driver}", package, **options) == (right, name, 1)
+    for plain, package, options in (("cpu", tiny_package, {"threads": 1}), ("mock", mock_package, {})):
+        right, name, _ = run(plain, package, **options)
+        assert run(f"isolate:{plain}", package, **options) == (right, name, 1)
         assert gone()
 
 
@@ -191,6 +193,48 @@ def test_a_process_that_hangs_leaves_this_one_its_threads(
         thread.join()
         assert counted > 50
         assert isinstance(failed[0], calrt.DeviceLostError)
+
+
+@pytest.mark.parametrize(("entry", "name"), [("load", "deadly"), ("driver_open", "null")])
+def test_the_deadline_of_an_open_holds_from_its_first_call(
+    entry: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALRT_DEADLY", f"{entry} hang")
+    with pytest.raises(calrt.DeviceLostError, match=rf"driver {name} did not return within 0\.3 s"):
+        calrt.open(f"isolate:{driver('deadly')}:0", isolate_deadline=0.3)
+    assert gone()
+
+
+@pytest.mark.parametrize(
+    ("stop", "deadlines", "told"),
+    [
+        (True, {"isolate_deadline": 0.3, "isolate_job_deadline": 600}, "gave no sign of life for 0.3"),
+        (False, {"isolate_job_deadline": 0.3}, "ended none of its"),
+        (False, {"isolate_deadline": 0.3}, "ended none of its"),
+    ],
+)
+def test_a_job_that_does_not_end_is_noticed_though_nobody_calls(
+    null_package: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stop: bool,
+    deadlines: dict[str, float],
+    told: str,
+) -> None:
+    monkeypatch.setenv("CALRT_ISOLATE_LAYERS", "fault:completion hold")
+    with opened("isolate:null", null_package, **deadlines) as (_, model):
+        lane = model.kv.reserve(16)
+        job = model.graphs["decode_b1"].submit(tokens=[1], positions=[0], lanes=[lane])
+        if stop:
+            os.kill(isolated()[0], signal.SIGSTOP)
+
+        async def wait() -> None:
+            await asyncio.wait_for(job, PATIENCE_S)
+
+        with pytest.raises(calrt.DeviceLostError, match=told):
+            asyncio.run(wait())
+        with pytest.raises(calrt.DeviceLostError, match=told):
+            job.wait()
+    assert gone()
 
 
 @pytest.mark.parametrize("spec", ["isolate:null", "isolate:mock", "isolate:cpu"])

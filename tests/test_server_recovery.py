@@ -191,3 +191,29 @@ def test_killed_drivers_under_load_leave_only_right_answers(tmp_path: Path) -> N
             assert server.log.count(" of 10") >= DEATHS
         assert server.end() == 0
         assert not children(server.process.pid)
+
+
+@pytest.mark.skipif("mock" not in calrt.drivers(), reason="needs the driver mock")
+def test_a_server_whose_device_hangs_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    """The hang would be noticed in ten minutes; the server does not wait for that, and leaves nothing."""
+    with Process(
+        *("-m", "preset:tiny", "-dev", "isolate:mock", "--drain-timeout", "0.2"),
+        CALRT_CACHE=str(tmp_path / "cache"),
+        CALRT_LOCK_DIR=str(tmp_path),
+        CALRT_ISOLATE_DEADLINE="600",
+    ) as server:
+        with server.ready() as client:
+            (child,) = children(server.process.pid)
+            os.kill(child, signal.SIGSTOP)
+            answers: list[httpx.Response] = []
+            asking = threading.Thread(
+                target=lambda: answers.append(client.post("/completion", json=BODY)), daemon=True
+            )
+            asking.start()
+            url = client.base_url.join("/props")
+            wait_for(lambda: httpx.get(url, timeout=60).json()["calrt"]["requests"]["running"])
+            assert server.end(seconds=60) == 0
+            asking.join(60)
+            assert answers[0].status_code in (500, 503)
+            assert "has not ended" in server.log
+        wait_for(lambda: not Path(f"/proc/{child}").exists())

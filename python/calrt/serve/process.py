@@ -54,8 +54,8 @@ def serve(config: Config, path: str, listener: socket.socket) -> int:
     try:
         process = _Process(config, path, url_of(listener))
         code = loop.run_until_complete(process.run(listener))
-        if process.service.loading:
-            # The loader's thread is inside the device and cannot be interrupted; do not wait for it.
+        if process.service.inside:
+            # A thread is inside the device and cannot be interrupted; do not wait for it.
             logging.shutdown()
             os._exit(code)
         loop.run_until_complete(loop.shutdown_asyncgens())

@@ -27,6 +27,9 @@ log = logging.getLogger("calrt.serve")
 _PAUSE_S = 1.0
 """Before a device that could not be opened is tried again."""
 
+_LAST_JOB_S = 3.0
+"""For the job in flight to end, once the requests have."""
+
 
 class Settings(Struct, frozen=True, kw_only=True):
     """How the server behaves. Times in seconds, sizes in bytes."""
@@ -111,8 +114,8 @@ class Service:
         self.started = int(time.time())
         self.failure: BaseException | None = None
         self.stopping = False
-        self.loading = False
-        """Whether the loader's thread may still run."""
+        self.inside = False
+        """Whether a thread may still be inside the device, where it cannot be interrupted."""
         self.lost: str | None = None
         """Why the device was lost that is being opened anew; None at other times."""
         self._load = load
@@ -166,7 +169,7 @@ class Service:
         if self._load is None:
             raise RuntimeError("this service has no loader")
         began = time.monotonic()
-        self.loading = True
+        self.inside = True
         try:
             parts = await anyio.to_thread.run_sync(self._load, abandon_on_cancel=True)
             engine = Engine(
@@ -176,7 +179,7 @@ class Service:
         except Exception as error:
             return error
         finally:
-            self.loading = False
+            self.inside = False
         engine.start()
         again = self.lost is not None
         self.lost = None
@@ -224,11 +227,21 @@ class Service:
         return True
 
     async def close(self, drain: float | None = None) -> None:
-        """Refuse new requests, finish running ones within `drain` seconds, end the rest, unload."""
+        """Refuse new requests, finish running ones within `drain` seconds, end the rest, unload.
+
+        A device whose job in flight does not end then is left as it is, with a thread inside.
+        """
         self.stopping = True
-        if self._loaded is None:
+        if self._loaded is None or self.inside:
             return
-        await self._loaded.engine.close(self.settings.drain if drain is None else drain)
+        drain = self.settings.drain if drain is None else drain
+        self.inside = True
+        with anyio.move_on_after(drain + _LAST_JOB_S):
+            await self._loaded.engine.close(drain)
+            self.inside = False
+        if self.inside:
+            log.warning("a job has not ended %g s after the last request: it is left", _LAST_JOB_S)
+            return
         close, self._loaded.close = self._loaded.close, lambda: None
         await anyio.to_thread.run_sync(close)
 

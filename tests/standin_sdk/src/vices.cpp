@@ -11,6 +11,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <sstream>
 #include <vector>
@@ -111,12 +112,24 @@ std::optional<std::string> due(const char* name, const char* function) {
   return argument;
 }
 
+// The first line of a file, which it loses: each start has vices of its own.
+std::string take_line(const std::string& path) {
+  std::string line, rest;
+  std::ifstream from(path);
+  std::getline(from, line);
+  std::getline(from, rest, '\0');
+  from.close();
+  std::ofstream(path) << rest;
+  return line;
+}
+
 }  // namespace
 
 bool read_vices(std::string* why) {
   std::vector<std::unique_ptr<Vice>> read;
   const char* text = std::getenv("CALRT_STANDIN_VICES");
-  std::istringstream items(text != nullptr ? text : "");
+  const std::string said = text != nullptr ? text : "";
+  std::istringstream items(said.starts_with('@') ? take_line(said.substr(1)) : said);
   for (std::string item; std::getline(items, item, ',');) {
     if (item.empty()) continue;
     read.push_back(parse(item));
