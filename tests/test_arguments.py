@@ -210,7 +210,8 @@ class World:
             "b": calrt.bf16.from_f32(np.zeros(4, np.float32)), "u16": np.zeros(4, np.uint16),
             "prompt": [1], "device": "null", "waiting": {},
             "unpack_f32.out": np.zeros(4, np.float32), "Device.load.model": package,
-            "Device.footprint.model": package, "field": "tokens", "values": [1], "Device.package.model": package,
+            "Device.footprint.model": package, "Device.package.model": package,
+            "field": "values", "values": [1],
             "Kv.snapshot.lane": 0, "Sampler.__init__.tokens": columns,
             **{f"{of}.{method}.tokens": 1 for of in ("Kv", "LaneTable", "Allocator")
                for method in ("can_allocate", "reserve", "areserve", "enqueue", "try_reserve")},

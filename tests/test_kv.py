@@ -148,6 +148,7 @@ def test_a_copied_range_keeps_its_positions_until_it_is_moved(whole_model: calrt
 def test_a_shift_on_mock_is_a_fresh_prefill_of_what_is_left(mock_model: calrt.Model) -> None:
     kv = mock_model.kv
     with filled(mock_model, PROMPT) as s, filled(mock_model, PROMPT[:4] + PROMPT[14:]) as fresh:
+        assert kv.shift(s.lane, 1000) == Shift(s.length, 0)  # as many as there are
         assert kv.shift(s.lane, 4, 10) == Shift(4, 10)
         assert kv.state(s.lane) == kv.state(fresh.lane)
         assert np.array_equal(logits(s, 8), logits(fresh, 8))
@@ -233,15 +234,42 @@ def test_empty_states_missing_files_and_busy_lanes(mock_model: calrt.Model, tmp_
         assert kv.load(empty, tmp_path / "empty").cells == 0
         assert empty.length == 0
         before = kv.state(live.lane)
-        with pytest.raises(calrt.CalrtError, match="missing"):
-            kv.load(live.lane, tmp_path / "missing")
-        with pytest.raises(calrt.CalrtError, match="no_such"):
-            kv.save(live.lane, tmp_path / "no_such" / "file")
+        missing, nowhere = tmp_path / "missing", tmp_path / "no_such" / "file"
+        with pytest.raises(calrt.InvalidArgumentError) as caught:
+            kv.load(live.lane, missing)
+        assert caught.value.message == f"path: there is no file '{missing}': save a state there first"
+        with pytest.raises(calrt.InvalidArgumentError) as caught:
+            kv.save(live.lane, nowhere)
+        folder = f"there is no folder '{nowhere.parent}/'; make it first"
+        assert caught.value.message == f"path: cannot create '{nowhere}': {folder}"
+        with pytest.raises(
+            calrt.InvalidArgumentError, match=r"cannot create '/proc/state': .*path"
+        ) as caught:
+            kv.save(live.lane, "/proc/state")
+        assert ".part" not in caught.value.message
+        assert kv.snapshot(live.lane) == kv.snapshot(live.lane.index)
+        for wrong, said in ((1, "lane is 1: a Lane"), (None, "lane is None: a Lane")):
+            with pytest.raises(calrt.InvalidArgumentError, match=said):
+                calrt.Sequence(mock_model, wrong)  # type: ignore[arg-type]
         with pytest.raises(calrt.InvalidArgumentError, match="tokens: 3 ids, but lane"):
             kv.state(live.lane, [1, 2, 3])
         with pytest.raises(calrt.InvalidArgumentError, match="out has 4 bytes"):
             kv.state(live.lane, out=bytearray(4))
         assert kv.state(live.lane) == before
+
+
+def test_a_reservation_bounds_jobs_and_not_what_is_put_into_the_lane(mock_model: calrt.Model) -> None:
+    kv = mock_model.kv
+    with filled(mock_model, PROMPT) as s, kv.reserve(8) as small:
+        for fill in (lambda: kv.restore(small, kv.state(s.lane)), lambda: kv.seq_cp(s.lane, small)):
+            fill()
+            assert (small.length, small.reserved) == (len(PROMPT), 8)
+            with pytest.raises(calrt.InvalidArgumentError, match="8 reserved"):
+                mock_model.graphs["decode_b1"].submit(tokens=[1], positions=[small.length], lanes=[small])
+            assert kv.state(small) == kv.state(s.lane)
+            small.truncate(7)
+            assert mock_model.graphs["decode_b1"].submit(tokens=[1], positions=[7], lanes=[small]).wait().done
+        kv.check_integrity()
 
 
 def test_a_full_disk_leaves_no_file(mock_model: calrt.Model, tmp_path: Path) -> None:

@@ -258,3 +258,20 @@ def test_a_lane_under_trial_at_a_fault_point(name: str, clean: dict[str, tuple[b
         for _ in range(kv.free_lanes()):
             assert list(w.model.generate(PROMPT[:9], max_tokens=12, temperature=0)) == clean["copy"][1]
         kv.check_integrity()
+
+
+def test_a_poisoned_lane_refuses_all_and_says_what_to_do() -> None:
+    with world("completion status=EXECUTION_FAILED") as w:
+        kv, lane = w.kv, w.second.lane
+        with pytest.raises(calrt.ExecutionError):
+            move(w, "write", LONG)
+        asks: list[Callable[[], object]] = [
+            lambda: lane.truncate(0), lambda: kv.clear(lane), lambda: kv.seq_rm(lane), lambda: kv.runs(lane),
+            lambda: kv.shift(lane, 2), lambda: kv.state(lane), lambda: kv.restore(lane, w.saved),
+        ]  # fmt: skip
+        for ask in asks:
+            with pytest.raises(calrt.KvError, match=r"is poisoned: .*kv\.scrub\(\)") as caught:
+                ask()
+            assert caught.value.code is calrt.Status.KV_POISONED
+        assert kv.scrub() == [lane.index]
+        lane.truncate(0)

@@ -230,6 +230,8 @@ def test_scrub_waits_for_the_driver_to_let_go_of_a_lost_job(null_package: Path) 
             error.recover(timeout=0, budget=PLENTY)
         assert again.value is error
         assert "still holds its lanes" in str(error.__cause__)
+        assert "model.reload()" in str(error.__cause__)
+        assert "did not answer within timeout=0 s" in str(error.__cause__)
         assert error.recover(budget=PLENTY) == [b.lane.index]
         b.model.kv.check_integrity()
         assert b.submit().wait().done

@@ -317,10 +317,20 @@ void bind_kv(py::module_& m) {
           "Ends of jobs that were dropped: see calrt.kv.Kv.stats.")
       .def(
           "snapshot",
-          [](const PyKv& self, Arg<"lane", uint32_t> lane) {
-            check_lane_number(self.table(), lane);
+          [](const PyKv& self, const py::object& lane) {
             const kv::LaneTable& table = self.table_now();
-            return describe_lane(without_gil([&] { return table.snapshot(lane); }));
+            if (const PyLane* leased = held<PyLane>(lane)) {
+              return describe_lane(unwrap(without_gil([&]() -> Result<kv::LaneSnapshot> {
+                                            CALRT_TRY_ASSIGN(const kv::LaneRef ref,
+                                                             self.ref("lane", *leased));
+                                            return table.snapshot(ref);
+                                          }),
+                                          self.context()));
+            }
+            uint32_t number = 0;
+            from_python("lane", lane, &number);
+            check_lane_number(table, number);
+            return describe_lane(without_gil([&] { return table.snapshot(number); }));
           },
           py::arg("lane"), "See calrt.kv.Kv.snapshot.")
       .def("scrub", &scrub_lanes, py::arg("job_seq") = 0, "See calrt.kv.Kv.scrub.")

@@ -16,9 +16,44 @@ namespace calrt::engine {
 
 namespace {
 
+// What the caller can do about it.
+const char* advice(int code) {
+  switch (code) {
+    case ENOENT:
+    case ENOTDIR:
+      return "check the path";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "it needs other rights, or another path";
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return "make room, or take another path";
+    case EMFILE:
+    case ENFILE:
+      return "close other files first";
+    default:
+      return "take another path";
+  }
+}
+
+// Of the file as the caller named it.
 Error file_error(const std::string& path, const char* what, int code) {
-  return fail(Status::INVALID_ARGUMENT, "path: %s '%s': %s", what, path.c_str(),
-              std::strerror(code));
+  const bool handles = code == EMFILE || code == ENFILE;
+  return fail(handles ? Status::OUT_OF_HOST_MEMORY : Status::INVALID_ARGUMENT,
+              "path: cannot %s '%s': %s; %s", what, path.c_str(), std::strerror(code),
+              advice(code));
+}
+
+Error cannot_create(const std::string& path, int code) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  if (code == ENOENT && access(folder.c_str(), F_OK) != 0)
+    return fail(Status::INVALID_ARGUMENT,
+                "path: cannot create '%s': there is no folder '%s'; make it first", path.c_str(),
+                folder.c_str());
+  return file_error(path, "create", code);
 }
 
 Error outside(uint64_t offset, uint64_t n, uint64_t size) {
@@ -53,7 +88,7 @@ Result<FileSink> FileSink::open(std::string path) {
   std::string temporary =
       path + ".part-" + std::to_string(getpid()) + "-" + std::to_string(++files);
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return file_error(temporary, "cannot create", errno);
+  if (fd < 0) return cannot_create(path, errno);
   return FileSink(std::move(path), std::move(temporary), fd);
 }
 
@@ -72,7 +107,7 @@ Result<void> FileSink::write_at(uint64_t offset, std::span<const unsigned char> 
   while (!bytes.empty()) {
     const ssize_t n = pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return file_error(path_, "cannot write", n < 0 ? errno : ENOSPC);
+    if (n <= 0) return file_error(path_, "write", n < 0 ? errno : ENOSPC);
     bytes = bytes.subspan(static_cast<size_t>(n));
     offset += static_cast<uint64_t>(n);
   }
@@ -81,9 +116,8 @@ Result<void> FileSink::write_at(uint64_t offset, std::span<const unsigned char> 
 
 Result<void> FileSink::commit() {
   // The bytes are on the disk before the name is.
-  if (fsync(fd_) != 0) return file_error(path_, "cannot write", errno);
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0)
-    return file_error(path_, "cannot write", errno);
+  if (fsync(fd_) != 0) return file_error(path_, "write", errno);
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) return file_error(path_, "write", errno);
   close(std::exchange(fd_, -1));
   return {};
 }
@@ -91,7 +125,10 @@ Result<void> FileSink::commit() {
 Result<FileSource> FileSource::open(std::string path) {
   // Not to wait for a writer of what is no regular file.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return file_error(path, "cannot open", errno);
+  if (fd < 0 && errno == ENOENT)
+    return fail(Status::INVALID_ARGUMENT, "path: there is no file '%s': save a state there first",
+                path.c_str());
+  if (fd < 0) return file_error(path, "open", errno);
   struct stat facts{};
   if (fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
     close(fd);
@@ -117,7 +154,7 @@ Result<std::span<const unsigned char>> FileSource::at(uint64_t offset, uint64_t 
     const ssize_t got =
         pread(fd_, scratch_.data() + done, n - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return file_error(path_, "cannot read", errno);
+    if (got < 0) return file_error(path_, "read", errno);
     if (got == 0)
       return fail(Status::KV_INVALID_SEQUENCE, "state: '%s' became shorter while it was read",
                   path_.c_str());

@@ -13,7 +13,7 @@ Shift context_shift(uint32_t n, uint32_t capacity, int64_t keep, int64_t discard
   const int64_t left = std::max<int64_t>(int64_t{n} - kept, 0);
   const int64_t wanted = discard == 0 ? left / 2 : discard;
   const int64_t gone = std::clamp<int64_t>(wanted, 0, std::max<int64_t>(left - 1, 0));
-  return {static_cast<uint32_t>(kept), static_cast<uint32_t>(gone)};
+  return {static_cast<uint32_t>(std::min<int64_t>(kept, n)), static_cast<uint32_t>(gone)};
 }
 
 Result<std::vector<Chunk>> matching_chunks(const std::vector<int32_t>& held,

@@ -242,8 +242,8 @@ class Kv(KvSequences):
         ------
         UnsupportedError
             Cells of this model cannot be read.
-        CalrtError
-            IO_ERROR naming the path, if the disk is full for example; no file is left.
+        InvalidArgumentError
+            Naming the path, if its folder is not there or the disk is full for example; no file is left.
         """
         return self._native.save(lane, _path("path", path), tokens, timeout)
 
@@ -265,6 +265,8 @@ class Kv(KvSequences):
 
         Raises
         ------
+        InvalidArgumentError
+            There is no such file, or it cannot be read.
         KvSequenceError
             KV_INVALID_SEQUENCE naming what is wrong with the file.
         UnsupportedError
@@ -366,8 +368,8 @@ class Kv(KvSequences):
 
     # ---- what is, and recovery ----------------------------------------------------------------------
 
-    def snapshot(self, lane: int) -> LaneSnapshot:
-        """One lane, by number."""
+    def snapshot(self, lane: int | Lane) -> LaneSnapshot:
+        """One lane, by number, or as long as it is the caller's."""
         return cast(LaneSnapshot, self._native.snapshot(lane))
 
     def stats(self) -> KvStats:

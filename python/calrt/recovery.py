@@ -255,7 +255,10 @@ def _scrub_lane(attempt: _Attempt) -> Any:
                 raise attempt.refusal(f"lane {lane} does not work: {again}")
         return was_quiet
 
-    attempt.until_ready(scrubbed, f"job {job} still holds its lanes: the device did not answer")
+    attempt.until_ready(
+        scrubbed,
+        f"job {job} still holds its lanes (model.reload() leaves them behind): the device did not answer",
+    )
     return sorted(emptied) if attempt.call is None else attempt.call()
 
 
