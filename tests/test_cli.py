@@ -141,17 +141,19 @@ def test_random_requests_get_the_right_answers_whatever_the_schedule(preset: str
 
 
 def test_a_run_that_does_not_balance_fails(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def damaged(kv: object, lane: int) -> dict[str, Any]:
-        return {"state": "RESERVED", "length": 0, "reserved": 7, "job_seq": 0}
-
     class Kv:
+        asked = 0
+
         def __init__(self, real: Any) -> None:
             self._real = real
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._real, name)
 
-        snapshot = damaged
+        def snapshot(self, lane: int) -> dict[str, Any]:
+            Kv.asked += 1  # each of the four lanes at the begin and at the end
+            reserved = 7 if (Kv.asked - 1) % 8 >= 4 else 0
+            return {"state": "RESERVED", "length": 0, "reserved": reserved, "job_seq": 0}
 
     real = calrt.Model.kv.func  # type: ignore[attr-defined]
     monkeypatch.setattr(calrt.Model, "kv", property(lambda model: Kv(real(model))))
@@ -161,7 +163,26 @@ def test_a_run_that_does_not_balance_fails(cli: Run, monkeypatch: pytest.MonkeyP
     assert found["imbalances"] == ["28 cells are reserved"]
     code, out, _ = cli(*words)
     assert code == 1
-    assert out.splitlines()[-2:] == ["imbalance: 28 cells are reserved", "NOT balanced"]
+    assert [line.split() for line in out.splitlines()[-5:]] == [
+        ["imbalance:", "28", "cells", "are", "reserved"],
+        ["NOT", "balanced", "begin", "end", "difference"],
+        ["free", "lanes", "4", "4", "+0"],
+        ["reserved", "cells", "0", "28", "+28"],
+        ["jobs", "in", "flight", "0", "0", "+0"],
+    ]
+
+
+def test_a_request_that_fails_is_told_as_an_error(null_package: Path) -> None:
+    from calrt.workload import plan, run
+
+    with calrt.open("null", layers="fault:submit status=EXECUTION_FAILED native=77 nth=2") as device:
+        model = device.load(null_package, lanes=2, cells=64)
+        outcome = run(model, plan(model, 4, 1, max_tokens=4))
+        assert not outcome.balanced
+        assert len(outcome.failures) == 1
+        assert "EXECUTION_FAILED (calrt 24, native 77): " in outcome.failures[0]
+        assert "(24, 77" not in outcome.failures[0]
+        assert outcome.begin == {"free_lanes": 2, "reserved_cells": 0, "jobs_in_flight": 0}
 
 
 # ---- bench --------------------------------------------------------------------------------------

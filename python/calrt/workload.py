@@ -3,8 +3,9 @@
 
     outcome = run(model, plan(model, 50, seed=7)); assert outcome.balanced
 
-All requests follow from the seed, and so do the tokens that each one gets, whatever the schedule: two runs of
-one plan have the same `tokens_sha256`.
+All requests follow from the seed, and which of them are to be cancelled; so do the tokens of all others,
+whatever the schedule: two runs of one plan have the same `tokens_sha256`. How far a cancelled one gets before
+its cancel takes effect does not follow: with it vary the counts of tokens, and of what ended cancelled.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from calrt._arguments import seconds, whole
 from calrt._core import ENDED, TOKEN, Lane, StepRunner
@@ -47,6 +49,7 @@ class Outcome:
     """What came of a workload. `tokens` and `prompt_tokens` are the runner's own counts.
 
     `tokens_sha256`: of the tokens of all requests that were not cancelled, in the plan's order.
+    `begin`: free_lanes, reserved_cells and jobs_in_flight before the first request, to hold the end against.
     `imbalances`: what does not add up, one text each; none if the run is sound.
     """
 
@@ -60,6 +63,7 @@ class Outcome:
     free_lanes: int
     reserved_cells: int
     jobs_in_flight: int
+    begin: dict[str, int]
     failures: list[str]
     imbalances: list[str]
 
@@ -92,6 +96,12 @@ def plan(
             )
         )
     return made
+
+
+def _failure(detail: Any) -> str:
+    """What the runner tells of a failed request, as its error would be."""
+    status, native, text = detail
+    return str(error_for(status, text, native_code=native))
 
 
 @dataclass
@@ -144,6 +154,7 @@ class _Run:
         self._ended = 0
         self._failures: list[str] = []
         self._faults: list[str] = []
+        self._begin = self._holdings()
 
     def outcome(self) -> Outcome:
         """Runs to the end and takes stock."""
@@ -211,19 +222,29 @@ class _Run:
         self._ended += 1
         got, budget = len(live.tokens), live.request.max_tokens
         if finish == "failed":
-            self._failures.append(f"request {index}: {detail}")
-            self._faults.append(f"request {index} failed: {detail}")
+            told = _failure(detail)
+            self._failures.append(f"request {index}: {told}")
+            self._faults.append(f"request {index} failed: {told}")
         elif finish == "cancelled" and not live.cancelled:
             self._faults.append(f"request {index} was cancelled by nobody")
         elif got > budget or (finish == "length" and got != budget):
             self._faults.append(f"request {index}: {got} tokens of a budget of {budget}, finish {finish}")
+
+    def _holdings(self) -> dict[str, int]:
+        kv = self._model.kv
+        lanes = [kv.snapshot(lane) for lane in range(self._model.lanes)]
+        return {
+            "free_lanes": kv.free_lanes(),
+            "reserved_cells": sum(lane["reserved"] for lane in lanes),
+            "jobs_in_flight": self._runner.statistics()["active"]
+            + sum(lane["job_seq"] != 0 for lane in lanes),
+        }
 
     def _stock(self, took: float) -> Outcome:
         kv, numbers = self._model.kv, self._runner.statistics()
         deadline = time.monotonic() + _SETTLE_S
         while kv.free_lanes() < self._model.lanes and time.monotonic() < deadline:
             time.sleep(0.001)
-        lanes = [kv.snapshot(lane) for lane in range(self._model.lanes)]
         whole_ones = [live for live in self._all if not live.cancelled]
         digest = hashlib.sha256(repr([live.tokens for live in whole_ones]).encode())
         outcome = Outcome(
@@ -234,9 +255,8 @@ class _Run:
             tokens_sha256=digest.hexdigest(),
             seconds=took,
             lanes=self._model.lanes,
-            free_lanes=kv.free_lanes(),
-            reserved_cells=sum(lane["reserved"] for lane in lanes),
-            jobs_in_flight=numbers["active"] + sum(lane["job_seq"] != 0 for lane in lanes),
+            **self._holdings(),
+            begin=self._begin,
             failures=self._failures,
             imbalances=self._faults,
         )

@@ -29,9 +29,11 @@ __all__ = ["add_command"]
 _ABOUT = """
 
 With --prompt it continues one text. With --requests N it runs N random requests over all lanes at a time:
-random prompts and lengths, some of them cancelled on their way, all following from --seed. Such a run ends
-with a balance: every lane free again, nothing reserved, no job in flight, each token counted once. It exits
-with 1 if that does not hold."""
+random prompts and lengths, some of them cancelled on their way. From --seed follow the requests, which of
+them are to be cancelled, and the tokens of all others (their SHA-256 is printed); how far a cancelled one
+gets does not, so the counts may differ. Such a run ends with a balance: every lane free again, nothing
+reserved, no job in flight, each token counted once. It exits with 1, and a table of what differs, if that
+does not hold."""
 
 # Control characters that a model makes up are shown, not obeyed: U+2400 is the picture of NUL, and so on.
 _SHOWN = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {127: 0x2421}
@@ -159,6 +161,11 @@ def _report(outcome: Outcome) -> str:
         f"KV: {outcome.free_lanes} of {outcome.lanes} lanes free, {outcome.reserved_cells} cells reserved",
         f"jobs in flight: {outcome.jobs_in_flight}",
     ]
+    if outcome.balanced:
+        return "\n".join([*lines, "balanced"])
     lines += [f"imbalance: {text}" for text in outcome.imbalances]
-    lines.append("balanced" if outcome.balanced else "NOT balanced")
+    lines.append(f"{'NOT balanced':<16}{'begin':>12}{'end':>12}{'difference':>12}")
+    for name, before in outcome.begin.items():
+        after = getattr(outcome, name)
+        lines.append(f"{name.replace('_', ' '):<16}{before:>12}{after:>12}{after - before:>+12}")
     return "\n".join(lines)
