@@ -55,7 +55,7 @@ struct Register {
   static ::calrt::conformance::Register CONFORMANCE_JOIN(name, _)(rule, part, name); \
   static void name([[maybe_unused]] ::calrt::conformance::Kit& kit)
 #define CONFORMANCE_CHECK(rule, part) \
-  CONFORMANCE_CHECK_(rule, part, CONFORMANCE_JOIN(check_, __LINE__))
+  CONFORMANCE_CHECK_(rule, part, CONFORMANCE_JOIN(check_, __COUNTER__))
 
 // REQUIRE(moved == bytes, "moved is %llu of %llu", ...): else the rule is broken.
 #define REQUIRE(condition, ...)                                  \

@@ -12,8 +12,8 @@
 namespace calrt::conformance {
 namespace {
 
-constexpr uint64_t kGuardBytes = 64;
-constexpr int kGuard = 0xA7;
+constexpr uint64_t kBehindBytes = 64;
+constexpr int kBehind = 0xA7;
 constexpr uint64_t kMostBytes = uint64_t{1} << 38;  // of one block: no host has more
 
 }  // namespace
@@ -42,13 +42,13 @@ void* Host::take(uint64_t bytes, uint64_t align) {
   align = std::max<uint64_t>(align, alignof(std::max_align_t));
   uint64_t guarded = 0, rounded = 0;
   if (bytes > kMostBytes || (align & (align - 1)) != 0 ||
-      !checked_add(bytes, kGuardBytes, &guarded) || !checked_round_up(guarded, align, &rounded))
+      !checked_add(bytes, kBehindBytes, &guarded) || !checked_round_up(guarded, align, &rounded))
     return nullptr;
   auto* block = static_cast<unsigned char*>(std::aligned_alloc(align, rounded));
   if (block == nullptr) return nullptr;
   // What a driver reads of it without having written it should not happen to be zero.
   std::memset(block, 0xCD, std::min<uint64_t>(bytes, 4096));
-  std::memset(block + bytes, kGuard, kGuardBytes);
+  std::memset(block + bytes, kBehind, kBehindBytes);
   const std::scoped_lock lock(mutex_);
   blocks_[block] = {block, bytes};
   return block;
@@ -64,7 +64,7 @@ void Host::give(void* pointer) {
     return;
   }
   const auto* guard = static_cast<const unsigned char*>(pointer) + found->second.bytes;
-  if (std::any_of(guard, guard + kGuardBytes, [](unsigned char byte) { return byte != kGuard; }))
+  if (std::any_of(guard, guard + kBehindBytes, [](unsigned char byte) { return byte != kBehind; }))
     damage_ = "a block of " + std::to_string(found->second.bytes) +
               " bytes of the host's was written behind its end";
   blocks_.erase(found);

@@ -109,7 +109,7 @@ const Fault kFaults[] = {
     {"kv_submit", "status=SUBMIT_FAILED", Status::SUBMIT_FAILED, false, false},
     {"completion", "status=EXECUTION_FAILED", Status::EXECUTION_FAILED, true, false},
     {"completion", "status=30", Status::INTERNAL, true, false},
-    {"completion", "delay_ms=150", Status::EXECUTION_FAILED, true, true},
+    {"completion", "delay_ms=600", Status::EXECUTION_FAILED, true, true},
 };
 
 bool contains(const std::string& steps, size_t n, char what) {
@@ -123,7 +123,7 @@ void fails_at(const Operation& operation, const Fault& fault, size_t step) {
   World w(with);
   const kv::LaneRef& changed = operation.writes_b ? w.b : w.a;
   const Cells before = operation.writes_b ? kSecond : kFirst;
-  const Result<void> done = operation.run(w, fault.late ? w.within(50) : w.call());
+  const Result<void> done = operation.run(w, fault.late ? w.within(200) : w.call());
   const std::string steps = operation.jobs;
   const bool read_only = !contains(steps, steps.size(), 'W');
   const bool written = contains(steps, fault.runs ? step + 1 : step, 'W');
