@@ -38,11 +38,33 @@ def repeated(call: Callable[[], object], times: int) -> Callable[[], object]:
     return loop
 
 
-def race(perf: Perf, name: str, n: int, ours: Callable[[], object], peer: Callable[[], object]) -> None:
+def race(
+    perf: Perf,
+    name: str,
+    n: int,
+    ours: Callable[[], object],
+    peer: Callable[[], object],
+    moved: tuple[np.ndarray, np.ndarray] | None = None,
+) -> None:
+    """`moved`: what memcpy copies from and to in the same rounds, for a row of its own."""
     times = max(1, min(2000, 20_000_000 // max(n, 1)))
-    mine, theirs = perf.best(repeated(ours, times), repeated(peer, times), rounds=25 if n < 10**8 else 7)
+    calls = [ours, peer]
+    if moved is not None:
+        source, target = moved
+        calls.append(lambda: np.copyto(target, source))
+    mine, theirs, *copied = perf.best(
+        *(repeated(call, times) for call in calls), rounds=25 if n < 10**8 else 7
+    )
     elements = max(n, 1) * times
     perf.record(name, elements / mine, "elem/s", limit=elements / theirs, n=n)
+    for seconds in copied:
+        perf.record(
+            f"{name.split(' / ')[0]}, new array / memcpy",
+            elements / mine,
+            "elem/s",
+            limit=elements / seconds,
+            n=n,
+        )
 
 
 @pytest.mark.parametrize("n", [10**4, 10**6])
@@ -50,7 +72,14 @@ def test_from_f32_beside_astype(perf: Perf, n: int) -> None:
     """Must reach 4 times ml_dtypes, each into an array that the call makes."""
     values, _, _, _ = arrays(n)
     theirs = values.copy()
-    race(perf, "from_f32 / astype", n, lambda: bf16.from_f32(values), lambda: theirs.astype(bf16.dtype))
+    race(
+        perf,
+        "from_f32 / astype",
+        n,
+        lambda: bf16.from_f32(values),
+        lambda: theirs.astype(bf16.dtype),
+        moved=(np.ones(3 * n, np.uint8), np.ones(3 * n, np.uint8)),
+    )
 
 
 @pytest.mark.parametrize("n", [10**4, 10**6])

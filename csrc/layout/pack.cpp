@@ -17,7 +17,7 @@ namespace {
 
 // The source taken before rows whose tiles lie between each other take turns: such rows share cache
 // lines, which are to be still there when the next row comes.
-constexpr uint64_t kPanelBytes = 4 << 10;
+constexpr uint64_t kPanelBytes = 8 << 10;
 // With streaming stores a turn is also to be long enough for memory to take it as one piece.
 constexpr uint64_t kStreamedPanelBytes = 16 << 10, kStreamedTurn = 128;
 constexpr uint64_t kLineBytes = 64, kLineFloats = kLineBytes / sizeof(float);
@@ -64,23 +64,6 @@ void for_each_offset(const std::vector<StridedLoop>& loops, Visit&& visit) {
   }
 }
 
-// Calls move(block, packed, dense) until all of the nest is done.
-template <class Element, class Move>
-void for_each_block(const LoopNest& nest, Move&& move) {
-  Block block = block_of(nest);
-  const StridedLoop whole = block.outer;
-  const uint64_t step = std::max<uint64_t>(1, whole.packed) * sizeof(Element);
-  const uint64_t panel =
-      block.runs && !block.around.empty() ? std::max<uint64_t>(8, kPanelBytes / step) : whole.count;
-  for (uint64_t from = 0; from < whole.count; from += panel) {
-    block.outer.count = std::min(panel, whole.count - from);
-    for_each_offset(block.around, [&](uint64_t packed, uint64_t dense) {
-      move(block, nest.packed + from * whole.packed + packed,
-           nest.dense + from * whole.dense + dense);
-    });
-  }
-}
-
 // The next panel, fetched in the order in which it lies, a share at each turn: the turns themselves
 // leap too far for the hardware to foresee.
 class Ahead {
@@ -108,6 +91,48 @@ class Ahead {
   const char* at_;
   uint64_t step_, lines_, left_, share_, line_ = 0;
 };
+
+// What the turns of a panel read of each block of the source: `span` bytes of every `step`.
+struct Reads {
+  uint64_t step, span, turns;
+};
+
+template <class Element>
+Reads reads_of(const Block& block) {
+  Reads reads{block.outer.packed * sizeof(Element), block.inner.count, 1};
+  for (const StridedLoop& loop : block.around) {
+    reads.turns *= loop.count;
+    reads.span += (loop.count - 1) * loop.packed;
+  }
+  reads.span = std::max<uint64_t>(1, std::min(reads.span, block.outer.packed)) * sizeof(Element);
+  return reads;
+}
+
+// Calls move(block, packed, dense) until all of the nest is done. `src`: what is read in the order
+// of `packed`; null if it is written.
+template <class Element, class Move>
+void for_each_block(const LoopNest& nest, const Element* src, Move&& move) {
+  Block block = block_of(nest);
+  const StridedLoop whole = block.outer;
+  const Reads reads = reads_of<Element>(block);
+  const uint64_t panel = block.runs && !block.around.empty()
+                             ? std::max<uint64_t>(8, kPanelBytes / reads.span)
+                             : whole.count;
+  for (uint64_t from = 0; from < whole.count; from += panel) {
+    const uint64_t to = std::min(whole.count, from + panel);
+    block.outer.count = to - from;
+    // What lies without gaps the hardware foresees by itself.
+    const bool foresee = src != nullptr && reads.span < reads.step && to < whole.count;
+    Ahead ahead(foresee ? src + nest.packed + to * whole.packed : nullptr,
+                foresee ? std::min(panel, whole.count - to) : 0, reads.step, reads.span,
+                reads.turns);
+    for_each_offset(block.around, [&](uint64_t packed, uint64_t dense) {
+      ahead.fetch_share();
+      move(block, nest.packed + from * whole.packed + packed,
+           nest.dense + from * whole.dense + dense);
+    });
+  }
+}
 
 // Runs of one row, next to each other in the result, in between others in the source.
 struct Row {
@@ -165,20 +190,14 @@ bool streams(const Block& block, const float* dst) {
 void stream_rows(const LoopNest& nest, const Block& block, const uint16_t* src, float* dst) {
   const StridedLoop &outer = block.outer, &inner = block.inner;
   const std::vector<StridedLoop>& around = block.around;
-  const uint64_t step = outer.packed * sizeof *src;
+  const Reads reads = reads_of<uint16_t>(block);
   const uint64_t panel =
-      std::clamp(kStreamedPanelBytes / std::max<uint64_t>(1, step),
-                 ceil_div(kStreamedTurn, inner.count), kLongestTurn / inner.count);
-  uint64_t turns = 1, span = inner.count;
-  for (const StridedLoop& loop : around) {
-    turns *= loop.count;
-    span += (loop.count - 1) * loop.packed;
-  }
-  span = std::min(span, outer.packed) * sizeof *src;
+      std::clamp(kStreamedPanelBytes / reads.span, ceil_div(kStreamedTurn, inner.count),
+                 kLongestTurn / inner.count);
   for (uint64_t from = 0; from < outer.count; from += panel) {
     const uint64_t to = std::min(outer.count, from + panel);
-    Ahead ahead(src + nest.packed + to * outer.packed, std::min(panel, outer.count - to), step,
-                span, turns);
+    Ahead ahead(src + nest.packed + to * outer.packed, std::min(panel, outer.count - to),
+                reads.step, reads.span, reads.turns);
     for_each_offset(around, [&](uint64_t packed, uint64_t dense) {
       ahead.fetch_share();
       const Row row{src + nest.packed + packed, outer.packed, inner.count, outer.count,
@@ -265,7 +284,7 @@ void unpack(const std::vector<LoopNest>& nests, const void* memory, float* dst, 
         continue;
       }
     }
-    for_each_block<Element>(nest, [&](const Block& block, uint64_t packed, uint64_t dense) {
+    for_each_block(nest, src, [&](const Block& block, uint64_t packed, uint64_t dense) {
       unpack_block(block, src + packed, dst + dense, stream);
     });
   }
@@ -274,9 +293,10 @@ void unpack(const std::vector<LoopNest>& nests, const void* memory, float* dst, 
 template <class Element>
 void pack(const std::vector<LoopNest>& nests, const float* src, void* dst) {
   for (const LoopNest& nest : nests)
-    for_each_block<Element>(nest, [&](const Block& block, uint64_t packed, uint64_t dense) {
-      pack_block(block, src + dense, static_cast<Element*>(dst) + packed);
-    });
+    for_each_block<Element>(nest, nullptr,
+                            [&](const Block& block, uint64_t packed, uint64_t dense) {
+                              pack_block(block, src + dense, static_cast<Element*>(dst) + packed);
+                            });
 }
 
 }  // namespace
