@@ -19,7 +19,7 @@ namespace {
 // lines, which are to be still there when the next row comes.
 constexpr uint64_t kPanelBytes = 8 << 10;
 // With streaming stores a turn is also to be long enough for memory to take it as one piece.
-constexpr uint64_t kStreamedPanelBytes = 16 << 10, kStreamedTurn = 128;
+constexpr uint64_t kStreamedPanelBytes = 16 << 10, kStreamedTurn = 512;
 constexpr uint64_t kLineBytes = 64, kLineFloats = kLineBytes / sizeof(float);
 constexpr StridedLoop kOnce = {1, 0, 0};
 
