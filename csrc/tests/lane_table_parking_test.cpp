@@ -126,3 +126,57 @@ TEST(only_whole_idle_lanes_are_parked_with_their_tokens) {
   CHECK(is(w.table->release(a), Status::INVALID_HANDLE) && w.state(a.lane) == LaneState::PARKED);
   CHECK(!w.table->find_prefix(LaneWorld::prefix(1, 8, "another's")).value() && w.whole());
 }
+
+TEST(what_is_found_is_no_more_than_was_asked_for) {
+  LaneWorld w(2);
+  const uint32_t lane = w.park(1, 16);
+  const Prefix prompt = LaneWorld::prefix(1, 20);
+  const Reservation got = std::move(w.reuse(prompt, 6)).value();
+  CHECK(got.reuse().kind == Reuse::Kind::IN_PLACE && got.ref().lane == lane);
+  CHECK(got.reuse().tokens == 6 && w.length(lane) == 6 && w.whole());
+}
+
+// The cells are there once they were moved, not when they were found.
+TEST(a_lane_that_made_room_holds_nothing_before_it_is_filled) {
+  LaneWorld w(1);
+  w.park(1, 16);
+  const uint64_t blob = w.host(2, 12, 100);
+  const Prefix prompt = LaneWorld::prefix(2, 13);
+  Reservation got = std::move(w.reuse(prompt)).value();
+  CHECK(got.reuse().kind == Reuse::Kind::HOSTED && got.reuse().id == blob && got.evicted());
+  CHECK(w.length(0) == 0 && w.whole());
+  const LaneRef ref = got.commit().value();
+  CHECK(w.table->drop_reuse(ref).ok() && w.length(0) == 0);
+  CHECK(w.table->begin_spill(ref, kJob).value().front().n == 16 && w.whole());
+}
+
+TEST(how_prefixes_are_kept_is_said_until_the_first_is_kept) {
+  LaneWorld w(2);
+  const Prefix prompt = LaneWorld::prefix(1, 16);
+  CHECK(w.reuse(prompt).ok() && w.table->prefix_counters().misses == 1);
+  CHECK(w.table->enable_prefixes(8).ok() && w.table->prefix_counters().misses == 0);
+  const LaneRef a = w.own(16);
+  CHECK(is(w.table->park(a, LaneWorld::prefix(1, 16), 0), Status::INVALID_ARGUMENT));  // every 4
+  CHECK(w.table->enable_prefixes(LaneWorld::kEvery, {.bytes = 1 << 20}).ok());
+  std::vector<uint64_t> evicted;
+  const uint64_t blob = w.table->begin_hosted(LaneWorld::prefix(2, 8), 100, 0, &evicted).value();
+  CHECK(is(w.table->enable_prefixes(8), Status::INVALID_STATE));  // it is being written
+  CHECK(w.table->end_hosted(blob, false).ok() && w.table->enable_prefixes(4).ok());
+  CHECK(w.table->park(a, LaneWorld::prefix(1, 16), 0).ok());
+  CHECK(is(w.table->enable_prefixes(8), Status::INVALID_STATE));
+  CHECK(w.table->clear_prefixes().value() == 1);
+  CHECK(is(w.table->enable_prefixes(8), Status::INVALID_STATE) && w.whole());
+}
+
+TEST(what_was_found_is_let_go_when_the_lane_is_parked_with_other_cells) {
+  LaneWorld w(3);
+  const uint32_t lane = w.park(1, 16);
+  const LaneRef other = w.own(8);
+  const Prefix prompt = LaneWorld::prefix(1, 10);
+  Reservation got = std::move(w.reuse(prompt)).value();
+  CHECK(got.reuse().kind == Reuse::Kind::COPY && w.pins(lane) == 1);
+  const LaneRef ref = got.commit().value();
+  CHECK(w.table->seq_cp(other, ref, 0, -1).ok());
+  CHECK(w.table->park(ref, LaneWorld::prefix(2, 8), 0).ok());
+  CHECK(w.pins(lane) == 0 && w.whole() && w.table->unpark(lane).ok());
+}
