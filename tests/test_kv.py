@@ -8,6 +8,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -407,6 +408,27 @@ def test_wild_numbers_are_clamped_or_refused(mock_model: calrt.Model) -> None:
                     assert any(field in error.message for field in ("p0=", "p1=", "d="))
                     assert kv.runs(s.lane) == before
         kv.check_integrity()
+
+
+def test_what_a_reserve_is_not_told_has_the_defaults_of_its_signature(mock_model: calrt.Model) -> None:
+    native: Any = mock_model.kv.native
+    for lane in (native.try_reserve(8), native.try_reserve(tokens=8, only=False, salt="")):
+        assert lane.reserved == 8
+        lane.release()
+    with pytest.raises(calrt.InvalidArgumentError, match="only is a NoneType"):
+        native.try_reserve(8, only=None)  # no default: it was told
+    with pytest.raises(calrt.InvalidArgumentError, match="salt is a NoneType"):
+        native.try_reserve(8, salt=None)
+    for call in (
+        lambda: native.try_reserve(),
+        lambda: native.try_reserve(8, tokens=8),
+        lambda: native.try_reserve(8, else_=1),
+        lambda: native.try_reserve(8, None, False, None, "", 0),
+        lambda: native.can_allocate(),
+        lambda: lane.release(1),
+    ):
+        with pytest.raises(TypeError, match="argument"):
+            call()
 
 
 def test_lanes_of_others_are_refused(mock_model: calrt.Model) -> None:
