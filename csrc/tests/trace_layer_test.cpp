@@ -265,7 +265,8 @@ TEST(a_programs_own_trace_works_beside_it) {
   const auto layer = client.library->layers().front();
   client.close();
   for (const auto& [name, value] : layer->counters())
-    if (name == "device_events") CHECK(value == 13 - 6);
+    // More than what the program saw if the layer's own turn, every 20 ms, fell between.
+    if (name == "device_events") CHECK(value >= 13 - 6 && value <= 13);
 }
 
 TEST(a_device_whose_trace_is_left_alone) {
