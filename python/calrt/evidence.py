@@ -4,7 +4,8 @@
 A driver states a level for each of its capabilities: C0 proven, C1 declared by the vendor, C2 built and not
 accepted, C3 needs the vendor, C4 no. A file of evidence, written by `calrt conformance DRIVER --record FILE`
 (schema `calrt.evidence/1`, docs/evidence-1.schema.json), raises C1 and C2 to C0 for exactly the driver's
-library, runtime, package and device that it was recorded on. Any change of these lowers the level again.
+library, runtime, package and device that it was recorded on, and for the version of calrt that recorded it.
+Any change of these lowers the level again.
 C3 and C4 are never raised.
 """
 
@@ -14,7 +15,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,28 @@ class Evidence:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: no file of evidence: {error}") from None
 
+    def merged_into(self, path: str | os.PathLike[str]) -> Evidence:
+        """This and what the file at `path` holds, if there is one; nothing of either is rounded up.
+
+        A capability that both judge by the same rules is as this one says; by other rules, it passes if one
+        of them passed and none failed. `ValueError` for a file about another driver, runtime, package or
+        device, or of another calrt: it would lose what it proves; `OSError` if it cannot be read.
+        """
+        if not os.path.isfile(path):  # missing, or a device or pipe, which holds nothing
+            return self
+        before = Evidence.read(path)
+        if before.calrt != self.calrt:
+            raise ValueError(f"{path} was recorded by calrt {before.calrt}: record to another file")
+        if before.identity != self.identity:
+            fields = [
+                name for name, value in vars(self.identity).items() if vars(before.identity)[name] != value
+            ]
+            raise ValueError(f"{path} is evidence about another {', '.join(fields)}: record to another file")
+        merged = dict(before.capabilities)
+        for name, found in self.capabilities.items():
+            merged[name] = found if name not in merged else _together(merged[name], found)
+        return replace(self, capabilities=merged)
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the file, whole or not at all; its folder is made. A device or pipe is just written to."""
         from calrt.cache_files import write_atomically
@@ -177,6 +200,14 @@ def record(
         datetime.now(timezone.utc).isoformat(timespec="seconds"),
         {name: _verdict_of(rows) for name, rows in found.items()},
     )
+
+
+def _together(before: Verdict, now: Verdict) -> Verdict:
+    if now.verdict == "skip":
+        return before
+    if before.verdict == "skip" or set(before.rules) <= set(now.rules):
+        return now
+    return _verdict_of([(rule, verdict.verdict) for verdict in (before, now) for rule in verdict.rules])
 
 
 def _verdict_of(rows: list[tuple[str, str]]) -> Verdict:

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`calrt probe`: asks a device what is open about it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import calrt
+from calrt.cli.output import (
+    EXIT_FAILED,
+    Commands,
+    UsageError,
+    emit,
+    error_document,
+    fail,
+    number,
+    path,
+    whole_number,
+)
+from calrt.cli.output import add_command as new_command
+from calrt.probes.run import DEADLINE_S, STEPS, TIMEOUT_S, Findings, record, run
+
+__all__ = ["add_command"]
+
+_NAMES = ("outbuf", "queue", "golden", "trace", "parallel", "pingpong", "abort", "hang")
+
+_ABOUT = """
+
+Each probe asks one question in a process of its own, which may hang or die (docs/probes.md). It answers yes,
+no, not offered, not asked or broken, with the numbers. What is not proven yet is used: to find out is what a
+probe is for."""
+
+_EXAMPLES = """  calrt probe all -dev mock
+  calrt probe golden queue -dev calrt076 --package DIR --record evidence.json
+  calrt probe hang -dev /path/libcald_yours.so --deadline 2 --json
+  calrt probe --list
+"""
+
+
+def add_command(commands: Commands) -> None:
+    """Adds `calrt probe`."""
+    parser = new_command(
+        commands,
+        "probe",
+        _probe,
+        summary="ask a device what is open about it: outputs, queue, bits, trace, modes, misuse, hangs",
+        about=_ABOUT,
+        examples=_EXAMPLES,
+    )
+    parser.add_argument("probes", nargs="*", metavar="PROBE", help=f"{', '.join(_NAMES)}, or all")
+    parser.add_argument(
+        "-dev", "--device", default="mock", metavar="SPEC", help="what calrt.open() takes (default mock)"
+    )
+    parser.add_argument(
+        "--package", default="preset:tiny", type=path, help="what to load (default preset:tiny)"
+    )
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the device")
+    parser.add_argument(
+        "--steps", type=whole_number(2, 4096), default=STEPS, help=f"jobs of a measurement (default {STEPS})"
+    )
+    parser.add_argument(
+        "--deadline",
+        type=number(0.05, 3600),
+        default=DEADLINE_S,
+        metavar="S",
+        help=f"for each job, and each call behind isolate: (default {DEADLINE_S:g})",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=number(1, 1e6),
+        default=TIMEOUT_S,
+        metavar="S",
+        help=f"for each probe, loads included (default {TIMEOUT_S:g})",
+    )
+    parser.add_argument(
+        "--record", type=path, metavar="FILE", help="add what was found to a file of evidence"
+    )
+    parser.add_argument("--list", action="store_true", help="list the probes, and run none")
+
+
+def _probe(options: argparse.Namespace) -> int:
+    from calrt.probes.registry import PROBES
+
+    if options.list:
+        emit(
+            options,
+            {
+                "probes": [
+                    {
+                        "name": probe.name,
+                        "capability": probe.capability,
+                        "question": probe.question,
+                        "how": probe.how,
+                        "meaning": probe.meaning,
+                    }
+                    for probe in PROBES.values()
+                ]
+            },
+            "\n".join(f"{probe.name:<9} {probe.question}" for probe in PROBES.values()),
+        )
+        return 0
+    names = _chosen(options.probes)
+    findings = run(
+        options.device,
+        names,
+        package=options.package,
+        options=_options(options.option),
+        steps=options.steps,
+        deadline=options.deadline,
+        timeout=options.timeout,
+    )
+    document = findings.to_json()
+    unwritten: Exception | None = None
+    if options.record:
+        try:
+            record(findings).merged_into(options.record).write(options.record)
+        except (calrt.CalrtError, OSError, ValueError) as error:  # the answers are not lost with their record
+            unwritten = error
+            document |= error_document(error, EXIT_FAILED)
+    emit(options, document, _text(findings))
+    if unwritten is not None:
+        return EXIT_FAILED if options.json else fail(unwritten, EXIT_FAILED, as_json=False)
+    return 0 if findings.sound else EXIT_FAILED
+
+
+def _chosen(words: Sequence[str]) -> list[str]:
+    if not words:
+        raise UsageError("probe: which PROBE? calrt probe --list tells what each asks; `all` takes all")
+    for word in words:
+        if word != "all" and word not in _NAMES:
+            raise UsageError(f"probe {word}: {', '.join(_NAMES)} or all is due")
+    return list(_NAMES) if "all" in words else list(dict.fromkeys(words))
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise UsageError(f"--option {word}: KEY=VALUE is due")
+        pairs[key] = value
+    return pairs
+
+
+def _text(findings: Findings) -> str:
+    width = max(map(len, findings.answers))
+    lines = []
+    if "why" in findings.subject:
+        lines.append(f"{findings.spec} does not open: {findings.subject['why']}")
+    for name, answer in findings.answers.items():
+        lines.append(f"{name:<{width}}  {answer.word:<11}  {answer.why}")
+    return "\n".join(lines)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probes: each answers yes where the device is sound, and another word where it is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import calrt
+from calrt import probes
+from calrt.cli import main
+from calrt.device_facts import TraceEvent
+from calrt.evidence import Evidence, hardware_figures
+from calrt.probes.registry import PROBES
+from calrt.probes.trace import faults
+from test_calrt076 import library
+from test_conformance_defects import driver
+
+__all__ = ["library"]
+
+SLOW = {"speed": "0.05"}  # so that a queue fills before its first job ends
+
+
+def ask(spec: str, name: str, **options: object) -> probes.Answer:
+    return probes.run(spec, [name], steps=8, timeout=120, **options).answers[name]  # type: ignore[arg-type]
+
+
+# ---- sound devices ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["outbuf", "golden", "trace", "pingpong", "abort", "hang"])
+def test_a_sound_device_says_yes(name: str) -> None:
+    answer = ask("mock", name)
+    assert answer.word == probes.YES, answer
+
+
+def test_a_queue_that_fills_is_as_deep_as_it_says() -> None:
+    answer = ask("mock", "queue", options=SLOW)
+    assert answer.word == probes.YES, answer
+    assert "jobs" in answer.figures["counting"]
+    assert answer.figures["taken"] == answer.figures["stated"] == 9
+
+
+def test_modes_that_load_must_agree() -> None:
+    answer = ask("mock:dual-chip", "parallel", package="preset:dual-chip")
+    assert answer.word == probes.YES, answer
+    assert set(answer.figures["us_per_job"]) == {"none", "tensor"}
+
+
+def test_the_adapter_on_a_sound_sdk(library: str) -> None:
+    found = probes.run("calrt076", ["outbuf", "golden", "abort", "trace", "pingpong", "hang"], steps=8)
+    words = {name: answer.word for name, answer in found.answers.items()}
+    assert words == {
+        "outbuf": "yes",
+        "golden": "yes",
+        "abort": "yes",
+        "trace": "not offered",
+        "pingpong": "not offered",
+        "hang": "yes",
+    }, found
+    assert {"isolated", "in process"} <= set(found.answers["abort"].figures)
+
+
+# ---- vices of the SDK ------------------------------------------------------------------------------
+
+VICES = [
+    ("outbuf", "outputbuf_reused_early", "no", "reused before it was copied"),
+    ("outbuf", "outputbuf_reused_early@5", "no", "1 outputs were another run's"),
+    ("queue", "completion_twice", "no", "jobs that do not run"),
+    ("golden", "run_fails@9", "broken", "native 20"),
+    ("abort", "abort@3:infer", "broken", "SIGABRT"),
+    ("abort", "segfault@3:outbuf_acquire", "broken", "SIGSEGV"),
+    ("hang", "run_never_ends@3", "broken", "went on"),
+]
+
+
+@pytest.mark.parametrize(("name", "vice", "word", "why"), VICES, ids=[f"{row[0]}-{row[1]}" for row in VICES])
+def test_a_vice_changes_the_answer(
+    library: str, name: str, vice: str, word: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALRT_STANDIN_VICES", vice)
+    answer = ask("calrt076", name, deadline=1.0)
+    assert answer.word == word, answer
+    assert why in answer.why
+
+
+@pytest.mark.parametrize("vice", ["wait_never_returns@3", "abort@3:infer"])
+def test_a_hang_that_opening_again_mends_is_a_no(
+    library: str, vice: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    vices = tmp_path / "vices"
+    vices.write_text(f"\n{vice}\n")  # of the description's process none, of the first that asks this one
+    monkeypatch.setenv("CALRT_STANDIN_VICES", f"@{vices}")
+    answer = ask("calrt076", "hang", deadline=1.0)
+    assert answer.word == probes.NO, answer
+    assert "opened again, 8 jobs gave the right bits" in answer.why
+    assert answer.figures["hung_s"] < 20
+
+
+def test_a_probe_that_never_comes_back_is_ended_and_harms_no_other(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALRT_STANDIN_VICES", "call_never_returns@2:outbuf_release")
+    found = probes.run(library, ["golden", "trace"], steps=8, isolate=False, deadline=60.0, timeout=3)
+    assert found.answers["golden"].word == probes.BROKEN
+    assert "it hung: no answer within 3 s (at: run)" in found.answers["golden"].why
+    assert list(found.answers) == ["golden", "trace"]
+    monkeypatch.setenv("CALRT_STANDIN_VICES", "abort@2:infer")
+    died = ask(library, "golden", isolate=False)
+    assert (died.word, died.why) == (probes.BROKEN, "its process was ended by SIGABRT (at: run)")
+
+
+# ---- defects of drivers ----------------------------------------------------------------------------
+
+DEFECTS = [
+    ("outbuf", "late_write", {}, "DATA-03"),
+    ("outbuf", "buffer_stays_busy", {}, "JOB-17"),
+    ("outbuf", "writes_behind_output", {}, "wrote behind its output"),
+    ("queue", "queue_one_less", SLOW, "8 jobs were taken before one was refused; it says 9"),
+    ("golden", "noise", {}, "gave other bits"),
+    ("golden", "lane_2_differs", {}, "on lane 2, step 0"),
+    ("trace", "trace_never_ends", {}, "begins and 0 ends"),
+    ("trace", "trace_other_time", {}, "outside"),
+    ("trace", "residual_too_large", {}, "the clocks agree to 1000000000 ns alone"),
+    ("parallel", "places_anywhere", {}, "parallel=conformance was accepted"),
+    ("pingpong", "set_changes_result", {}, "BIND-01"),
+    ("abort", "takes_any_value", {}, "JOB-08"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "defect", "options", "why"), DEFECTS, ids=[f"{row[0]}-{row[1]}" for row in DEFECTS]
+)
+def test_a_defect_is_a_no(
+    name: str, defect: str, options: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALRT_DEFECT", defect)
+    answer = ask(driver(), name, options=options)
+    assert answer.word == probes.NO, answer
+    assert why in answer.why
+
+
+def test_a_trace_is_held_against_the_jobs() -> None:
+    def event(t_ns: int, phase: str) -> TraceEvent:
+        return TraceEvent(t_ns, "run", phase, 7, 0, 0)
+
+    whole = [event(110, "begin"), event(190, "end")]
+    assert faults(whole, {7: (100, 200)}, 0) == []
+    assert faults(whole, {7: (115, 200)}, 5) == []
+    assert len(faults(whole, {7: (115, 200)}, 4)) == 1
+    assert faults(whole[:1], {7: (100, 200)}, 0) == ["job 7: 1 begins and 0 ends"]
+
+
+# ---- the command and its record --------------------------------------------------------------------
+
+
+def test_the_command_lists_what_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "--list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["probes"]
+    assert [row["name"] for row in listed] == list(PROBES)
+    for row in listed:
+        assert {"question", "how", "capability", "meaning"} <= set(row)
+        assert set(row["meaning"]) <= set(probes.WORDS)
+    assert main(["probe"]) == 2
+    assert main(["probe", "nosuch"]) == 2
+    assert "outbuf" in capsys.readouterr().err
+
+
+def test_a_record_is_merged_with_what_was_recorded(
+    library: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "evidence.json"
+    words = ["-dev", "calrt076", "--steps", "4", "--record", str(file), "--json"]
+    assert main(["probe", "outbuf", *words]) == 0
+    answered = json.loads(capsys.readouterr().out)
+    assert answered["probes"]["outbuf"]["word"] == "yes"
+    assert main(["probe", "golden", *words]) == 0
+    found = Evidence.read(file)
+    assert found.subject == "calrt076-0.7.6-standin"  # and never the hardware's
+    assert hardware_figures(file) == {}
+    assert {name: verdict.verdict for name, verdict in found.capabilities.items()} == {
+        "sdk.outputbuf": "pass",
+        "golden": "pass",
+    }
+    monkeypatch.setenv("CALRT_STANDIN_VICES", "outputbuf_reused_early")
+    assert main(["probe", "outbuf", *words]) == 1
+    assert Evidence.read(file).capabilities["sdk.outputbuf"].verdict == "fail"
+    capsys.readouterr()
+    assert main(["probe", "golden", "-dev", "mock", "--steps", "4", "--record", str(file)]) == 1
+    assert "evidence about another driver_sha256" in capsys.readouterr().err
+    with calrt.open("calrt076", allow_unverified=True, evidence=file) as device:
+        caps = {cap.name: cap for cap in device.caps_for(device.package("preset:tiny"))}
+    assert caps["sdk.outputbuf"].level == 1  # a fail raises nothing
+    assert caps["sdk.wait"].level == 1
+
+
+def test_what_does_not_open_is_no_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "evidence.json"
+    words = ["probe", "golden", "-dev", "nosuch", "--record", str(file), "--json"]
+    assert main(words) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["probes"]["golden"]["word"] == "broken"
+    assert "needs a device that opens" in shown["error"]["message"]
+    assert not file.exists()
