@@ -146,7 +146,11 @@ Result<void> check_topology(Device& device, const ResolvedLoad& asked) {
   if (CALRT_DRIVER_ENTRY(device.table(), device_topology) == nullptr) return {};
   CALRT_TRY_ASSIGN(const Topology topology, device.topology());
   CALRT_TRY(check_offered("parallel", asked.parallel, topology.modes, device.spec()));
-  return check_offered("placement", asked.placement, topology.placements, device.spec());
+  auto offered = check_offered("placement", asked.placement, topology.placements, device.spec());
+  const bool one_of_several = asked.placement.rfind("chip:", 0) == 0 && topology.chips.size() > 1;
+  if (offered.ok() || !one_of_several) return offered;
+  return fail(offered.error().code, "%s; one of its %zu chips alone is C3, it needs the vendor",
+              offered.error().message.c_str(), topology.chips.size());
 }
 
 // The session for a placement ("chip:1", "chips:0+1"); 0 where the placement names no chip ("any"),

@@ -37,6 +37,21 @@ Result<std::string> word_option(const char* name, const std::string& value,
                                            joined(allowed).c_str()));
 }
 
+// A chip of one's own is not to be had from files that were compiled for several together, whatever
+// the device could do: the answer says what would change that.
+Result<std::string> placement_option(const LoadRequest& request, const Manifest& manifest) {
+  auto placement = word_option("placement", request.placement, manifest.allowed_placement);
+  const bool one_chip = request.placement.rfind("chip:", 0) == 0;
+  if (placement.ok() || manifest.parallel_mode == "none" || !one_chip) return placement;
+  return refused(
+      placement.error().code,
+      placement.error().message +
+          text("; %s runs on %s chips as one (%s): one chip alone is C3 on it, it needs a "
+               "package that the vendor's compiler makes for one chip",
+               shown(manifest.name).c_str(), std::to_string(manifest.parallel_chips).c_str(),
+               manifest.parallel_mode.c_str()));
+}
+
 // "" = `wanted` if it is allowed, else the first of the list.
 Result<int32_t> dtype_option(const char* name, const std::string& value, int32_t wanted,
                              const std::vector<int32_t>& allowed) {
@@ -114,8 +129,7 @@ Result<ResolvedLoad> Package::resolve(const LoadRequest& request) const {
                                                   manifest.allowed_logits_dtype));
   CALRT_TRY_ASSIGN(out.parallel,
                    word_option("parallel", request.parallel, manifest.allowed_parallel));
-  CALRT_TRY_ASSIGN(out.placement,
-                   word_option("placement", request.placement, manifest.allowed_placement));
+  CALRT_TRY_ASSIGN(out.placement, placement_option(request, manifest));
 
   std::vector<uint64_t> batches, chunks;
   for (const ExpandedGraph& graph : expand_graphs(manifest)) {

@@ -167,8 +167,11 @@ class Grounds:
         return replace(cap, level=0, source=source)
 
     def _proof(self, name: str, package: str) -> Evidence | None:
-        """The newest evidence about the capability on this very combination, if it is a pass."""
-        about = [e for e in self._evidence if name in e.capabilities]
+        """The newest evidence about the capability on this very combination, if it is a pass.
+
+        Another version of calrt is another combination: its kit may have asked for less.
+        """
+        about = [e for e in self._evidence if name in e.capabilities and e.calrt == _core.__version__]
         if not about:
             return None
         identity = Identity(

@@ -187,12 +187,13 @@ class Service:
         if loaded.template.is_default and not again:
             log.warning("the model has no chat template; chat requests use ChatML")
         log.info(
-            "model %s is ready%s after %.1f s: %d slots of %d tokens",
+            "model %s is ready%s after %.1f s: %d software slots of %d tokens, hardware batch %s",
             self.model_name,
             " again" if again else "",
             time.monotonic() - began,
             engine.lanes,
             engine.cells,
+            self.loaded.description.hardware_batch or "unknown",
         )
         for line in () if again else self.settings.greeting:
             log.info("%s", line)
