@@ -74,7 +74,7 @@ def test_matches_the_published_package(tmp_path: Path) -> None:
     assert found.keys() == wanted.keys()
     assert found["provenance"].keys() == wanted["provenance"].keys()
     assert found["provenance"]["sources"] == wanted["provenance"]["sources"]
-    assert found["versions"]["driver_abi"] == {"min": [0, 1], "below": [1, 0]}
+    assert found["versions"]["driver_abi"] == {"min": [0, 1], "below": [2, 0]}
 
 
 # ---- contents -------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ def table() -> str:
     """The entries as a Markdown table, in the order of the struct."""
     lines = ["| entry | need | since | what | class of an unmapped number |", "|---|---|---|---|---|"]
     for name, need, minor, group, sentence in LINE.findall(ENTRIES.read_text(encoding="utf-8")):
-        lines.append(f"| `{name}` | {need.lower()} | 0.{minor} | {sentence} | {group.lower()} |")
+        since = f"1.{int(minor) - 100}" if int(minor) > 100 else f"0.{minor}"
+        lines.append(f"| `{name}` | {need.lower()} | {since} | {sentence} | {group.lower()} |")
     return "\n".join(lines) + "\n"
 
 

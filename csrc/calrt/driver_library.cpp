@@ -16,6 +16,7 @@
 #include "base/ranked_mutex.h"
 #include "calrt/driver_host.h"
 #include "calrt/whole_library.h"
+#include "layers/abi_version.h"
 #include "layers/isolate/isolate.h"
 
 namespace calrt {
@@ -122,7 +123,7 @@ Result<void> check_table(const std::string& path, const cald_driver_table* table
     return fail(Status::VERSION_MISMATCH,
                 "driver %s: table.struct_size is %u, at least %zu is needed to read its version",
                 path.c_str(), table->struct_size, kHead);
-  if (table->abi_version >> 16 != CALD_ABI_MAJOR)
+  if (!speaks_abi(table->abi_version))
     return fail(Status::VERSION_MISMATCH,
                 "driver %s speaks driver ABI %u.%u, calrt speaks %d.%d: build it against calrt's "
                 "driver.h",
@@ -169,7 +170,8 @@ Result<const cald_driver_table*> ask_for_table(const std::string& path,
                                                cald_driver_entry_fn entry) {
   const cald_driver_table* table = nullptr;
   auto answered = call_driver("driver_entry", [&](cald_error* detail) {
-    const cald_status status = entry(&driver_host(), CALD_ABI_VERSION, &table);
+    const cald_status status =
+        ask_entry([&](uint32_t version) { return entry(&driver_host(), version, &table); });
     if (status != CALD_OK)
       std::snprintf(detail->message, sizeof detail->message,
                     "driver %.160s refuses calrt's driver ABI %d.%d", path.c_str(), CALD_ABI_MAJOR,

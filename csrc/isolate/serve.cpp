@@ -5,6 +5,7 @@
 
 #include "calrt/driver_library.h"
 #include "isolate/served_own.h"
+#include "layers/abi_version.h"
 
 namespace calrt::isolate {
 namespace {
@@ -62,7 +63,8 @@ cald_status load(Request& r, cald_error* error) {
   const auto entry = load_entry(path);
   if (!entry.ok()) return refused(entry.error());
   const cald_driver_table* table = nullptr;
-  const cald_status answered = (*entry)(&r.program.host, abi, &table);
+  const auto ask = [&](uint32_t version) { return (*entry)(&r.program.host, version, &table); };
+  const cald_status answered = abi == CALD_ABI_VERSION ? ask_entry(ask) : ask(abi);
   if (answered != CALD_OK) table = nullptr;
   constexpr size_t kHead = offsetof(cald_driver_table, driver_open);
   const bool known = table != nullptr && table->struct_size >= kHead;

@@ -66,14 +66,14 @@ TEST(a_file_that_is_no_library_is_refused) {
 
 TEST(broken_drivers_are_refused_by_what_is_wrong) {
   CHECK(says(refused("broken_no_symbol"), Status::VERSION_MISMATCH, "cald_driver_entry"));
-  CHECK(says(refused("broken_major"), Status::VERSION_MISMATCH, "ABI 1.0"));
+  CHECK(says(refused("broken_major"), Status::VERSION_MISMATCH, "ABI 2.0"));
   CHECK(says(refused("broken_short"), Status::VERSION_MISMATCH, "'job_wait' lies beyond"));
   CHECK(says(refused("broken_no_version"), Status::VERSION_MISMATCH, "struct_size is 4"));
   CHECK(says(refused("broken_throws"), Status::INTERNAL, "threw"));
   CHECK(says(refused("broken_no_table"), Status::VERSION_MISMATCH, "no table"));
   CHECK(says(refused("broken_code_8"), Status::VERSION_MISMATCH, "refuses"));
   CHECK(
-      says(refused("broken_major"), Status::VERSION_MISMATCH, "ABI 1.0"));  // the second time, too
+      says(refused("broken_major"), Status::VERSION_MISMATCH, "ABI 2.0"));  // the second time, too
 }
 
 TEST(statuses_outside_the_list_are_internal_with_the_number_kept) {

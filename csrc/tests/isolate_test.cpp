@@ -75,6 +75,12 @@ TEST(a_device_is_described_as_in_this_process) {
   }
 }
 
+TEST(a_driver_of_a_draft_of_the_abi_is_asked_in_its_own_version) {
+  const auto device = open_device("isolate:older");
+  CHECK(device->table().abi_version == 1 && device->info().ok());  // 0.1
+  CHECK(device->topology().error().code == Status::UNSUPPORTED);
+}
+
 TEST(buffers_lie_in_shared_memory_and_outlive_the_child) {
   for (const char* driver : {"isolate:null", "isolate:mock"}) {
     const auto device = open_device(driver);

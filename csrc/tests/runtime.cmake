@@ -65,7 +65,8 @@ target_sources(abi_test PRIVATE abi_c11.c)
 set_target_properties(abi_test PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)  # it has C in it
 target_compile_definitions(abi_test PRIVATE
   CALRT_ABI_LOCK="${CMAKE_CURRENT_SOURCE_DIR}/driver_abi.lock"
-  CALRT_ABI_LOCK_0_1="${CMAKE_CURRENT_SOURCE_DIR}/abi/driver_abi_0_1.lock")
+  CALRT_ABI_LOCK_0_1="${CMAKE_CURRENT_SOURCE_DIR}/abi/driver_abi_0_1.lock"
+  CALRT_ABI_LOCK_1_0="${CMAKE_CURRENT_SOURCE_DIR}/abi/driver_abi_1_0.lock")
 calrt_runtime_test(driver_library)
 calrt_runtime_test(layers)
 calrt_runtime_test(fault_layer)

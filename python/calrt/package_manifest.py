@@ -14,7 +14,7 @@ from calrt.gguf import GgufError, GgufFile, TensorInfo
 from calrt.gguf_tensors import check_supported
 from calrt.vocabulary import Vocabulary, read_vocabulary
 
-PACKER_VERSION = "0.1.0"  # part of every cache key: raise it whenever the packer's output changes
+PACKER_VERSION = "0.2.0"  # part of every cache key: raise it whenever the packer's output changes
 PROFILES = (1, 4, 8, 16)
 CHUNKS = (16, 64, 256)
 MAX_LANES = 64
@@ -233,7 +233,7 @@ def build_manifest(
         "parallelism": {"mode": "none", "chips": 1, "degree": 1},
         "versions": {
             "packer": {"exact": PACKER_VERSION},
-            "driver_abi": {"min": [0, 1], "below": [1, 0]},
+            "driver_abi": {"min": [0, 1], "below": [2, 0]},
         },
         "golden": [],
         "provenance": {

@@ -383,7 +383,7 @@ class _Recipe:
             },
             "versions": {
                 "packer": {"exact": PACKER_VERSION},
-                "driver_abi": {"min": [0, 1], "below": [1, 0]},
+                "driver_abi": {"min": [0, 1], "below": [2, 0]},
             },
             "golden": [],
             "provenance": {

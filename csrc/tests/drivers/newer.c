@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A driver of ABI 0.10: null with longer structs, a longer table, and an entry calrt never heard
+ * A driver of ABI 1.10: null with longer structs, a longer table, and an entry calrt never heard
  * of. */
 #include <string.h>
 
-#include "tests/abi/driver_0_10.h"
+#include "tests/abi/driver_1_10.h"
 
 cald_status null_driver_entry(const cald_host* host, uint32_t abi_requested,
                               const cald_driver_table** out);
@@ -12,7 +12,7 @@ void null_answer(void* out, const void* filled, size_t filled_bytes);
 static const cald_driver_table* null_table;
 
 static cald_status driver_open(const cald_host* host, cald_driver** out, cald_error* err) {
-  if (host->struct_size >= sizeof(newer_host)) return CALD_INTERNAL; /* calrt's is of 0.9 */
+  if (host->struct_size >= sizeof(newer_host)) return CALD_INTERNAL; /* calrt's is of 1.0 */
   return null_table->driver_open(host, out, err);
 }
 

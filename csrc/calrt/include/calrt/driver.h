@@ -14,7 +14,8 @@
  * entry that is NULL or beyond struct_size is UNSUPPORTED. Structs marked "frozen" have no size
  * and never change; lists of structs that may grow are lists of pointers. To delete, reorder, or
  * give a new type or meaning breaks the ABI and raises CALD_ABI_MAJOR. docs/abi.md has the whole
- * rule; a tested lock file holds every offset and size. A comment "0.9" marks what ABI 0.1 lacked.
+ * rule; a tested lock file holds every offset and size. A comment "0.9" marks what the draft 0.1
+ * lacked; 1.0 is 0.9 with a promise, and drivers built against a draft still load.
  *
  * Reserved fields are 0 when calrt fills a struct; a driver writes 0 and ignores what it reads.
  *
@@ -34,8 +35,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CALD_ABI_MAJOR 0
-#define CALD_ABI_MINOR 9
+#define CALD_ABI_MAJOR 1
+#define CALD_ABI_MINOR 0
 #define CALD_ABI_VERSION (((uint32_t)CALD_ABI_MAJOR << 16) | CALD_ABI_MINOR)
 #define CALD_NO_DEADLINE UINT64_MAX
 #define CALD_MAX_RANK 8
