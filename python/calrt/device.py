@@ -187,6 +187,7 @@ class Device:
         logits_dtype: str = "auto",
         parallel: str = "auto",
         placement: str = "auto",
+        in_flight: int = 1,
         progress: Progress | None = None,
     ) -> Model:
         """Loads a model.
@@ -196,8 +197,10 @@ class Device:
         sequences at a time; `cells`: token positions per lane; `profiles`, `chunks`: decode batches and
         prefill chunks to prepare, all if empty. `compute`: auto, f32, bf16; `kv_dtype`, `logits_dtype`: auto,
         f32, bf16. `parallel`, `placement`: auto, or one of `topology.modes` and `topology.placements`. What
-        is left out takes the package's default; nothing is clamped. `progress(what, done, total)`, in bytes,
-        is called now and then; an exception it raises cancels the load and comes out here.
+        is left out takes the package's default; nothing is clamped. `in_flight`: jobs that the engine has at
+        a time; 2 is an `UnsupportedError`, which says what to record first (docs/evidence.md).
+        `progress(what, done, total)`, in bytes, is called now and then; an exception it raises cancels the
+        load and comes out here.
 
         The `Model` is the caller's: close it, or use it in `with`. Raises `PackageError` (missing, damaged,
         rejected, made for another device), `InvalidArgumentError` naming the option, `UnsupportedError` for
@@ -221,6 +224,7 @@ class Device:
         explicit = _explicit(options)
         package = self._opened(model, options, progress)
         grounds, manifest = self._grounds(), json.loads(package.manifest_json())
+        grounds.check_in_flight(whole("in_flight", in_flight, 1, 2), package.id)
         grounds.check_request(package.id, manifest, explicit)
         explicit["profiles"] = grounds.profiles(package.id, manifest, explicit["profiles"])
         if withheld := grounds.withheld(package.id):

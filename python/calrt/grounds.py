@@ -16,7 +16,10 @@ from calrt.device_facts import Capability, DeviceInfo
 from calrt.errors import CalrtError, error_for
 from calrt.evidence import Evidence, Identity, collect, subject_of
 
-__all__ = ["Grounds"]
+__all__ = ["IN_FLIGHT_2", "Grounds"]
+
+IN_FLIGHT_2 = "in_flight_2"
+"""What `calrt bench ab --record` is evidence for: two jobs in flight give equal outputs in less time."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -76,6 +79,7 @@ class Grounds:
         self._info = info
         self._stated = {row["name"]: Capability(subject=self.subject, **row) for row in stated}
         open_questions = any(cap.level in (1, 2) for cap in self._stated.values())
+        self._where = evidence
         self._evidence = collect(evidence) if open_questions or evidence is not None else []
 
     def caps(self, packages: Iterable[str] = ()) -> list[Capability]:
@@ -107,6 +111,26 @@ class Grounds:
         why = self.refusal(name, packages)
         if why is not None:
             raise error_for(Status.UNSUPPORTED, why)
+
+    def check_in_flight(self, jobs: int, package: str) -> None:
+        """Before a load: `UnsupportedError` for more than one job in flight of the engine.
+
+        Not even for the best of devices without a recorded A/B of this very combination.
+        """
+        if jobs == 1:
+            return
+        self._evidence = self._evidence or collect(self._where)
+        if self._proof(IN_FLIGHT_2, package) is None:
+            raise error_for(
+                Status.UNSUPPORTED,
+                f"in_flight={jobs} on {self.subject}: no record shows equal outputs and a gain for this "
+                "driver and package; calrt bench ab --record FILE makes one",
+            )
+        raise error_for(
+            Status.UNSUPPORTED,
+            f"in_flight={jobs} is not built: the engine runs one job at a time; a recorded A/B shows a gain, "
+            "and Graph.submit has several in flight",
+        )
 
     def profiles(self, package: str, manifest: Mapping[str, Any], asked: list[int]) -> list[int]:
         """The decode batches to load: those asked for, or, if none is, all of the package that may be used.

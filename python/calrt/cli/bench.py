@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import calrt
+from calrt.cli import bench_ab
 from calrt.cli.output import (
     Commands,
     Parser,
@@ -35,7 +36,7 @@ machine's load average of one minute. The best of several short rounds counts. -
 
 def add_command(commands: Commands) -> None:
     """Adds `calrt bench`."""
-    bench = commands.add_parser("bench", help="measure: copy, bf16, submit")
+    bench = commands.add_parser("bench", help="measure: copy, bf16, submit, ab")
     subjects = bench.add_subparsers(title="what", metavar="WHAT", required=True, dest="what")
     copy = _subject(
         subjects,
@@ -64,6 +65,7 @@ def add_command(commands: Commands) -> None:
     )
     add_device_flags(submit, default="null")
     submit.add_argument("-m", "--model", default="preset:tiny", help="what to load (default preset:tiny)")
+    bench_ab.add_subject(subjects)
 
 
 def _subject(

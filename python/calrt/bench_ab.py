@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A/B: what calrt costs, or gains, against the same steps without it.
+
+Arm A is a loop of its own without calrt's runtime: the SDK's own infer() and Wait() where the driver brings
+such a program, else submit and wait through the driver's bare table. Arm B is calrt with one job at a time,
+arm C with two in flight, on two sequences that take turns. All run the same steps, in the order A B C C B A,
+so that a drift of the machine is shared, and each must give the same logits: outputs are compared before any
+time is, and one bit refuses the figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from calrt import _core, evidence
+from calrt.bench_arms import Arms
+from calrt.grounds import IN_FLIGHT_2
+
+__all__ = ["ARMS", "Ratio", "Report", "interval", "record", "run"]
+
+ARMS = {"A": "raw: run and wait at once", "B": "calrt, 1 in flight", "C": "calrt, 2 in flight"}
+_ORDER = "ABCCBA"
+_PAIRS = (("B", "A"), ("C", "A"), ("C", "B"))
+RULE = "bench:ab"
+_T975: tuple[float, ...] = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""Student's t, 97.5 %, for 1 to 30 degrees of freedom; beyond them the last one, which is wider."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Time of one arm over another's, with its 95 % confidence interval.
+
+    `verdict` of the first arm: faster, slower, or equal where the interval holds 1.
+    """
+
+    arms: str
+    ratio: float
+    low: float
+    high: float
+    verdict: str
+
+
+@dataclass
+class Report:
+    """One comparison. `verdict`: measured, or refused, then `why` names the step that differs.
+
+    `ns`: by arm, of each block of `steps`; `sha256`: by arm, of all its logits; `ratios`: () if refused.
+    `subject`: what it is about, as evidence needs it.
+    """
+
+    spec: str
+    steps: int
+    sequences: int
+    raw: str
+    subject: dict[str, Any]
+    verdict: str = "measured"
+    why: str = ""
+    ns: dict[str, list[int]] = field(default_factory=dict)
+    sha256: dict[str, str] = field(default_factory=dict)
+    ratios: list[Ratio] = field(default_factory=list)
+
+    @property
+    def gain(self) -> bool:
+        """Two in flight gave the same outputs as one, in less time, the whole interval below 1."""
+        return any(ratio.arms == "C/B" and ratio.verdict == "faster" for ratio in self.ratios)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that `calrt bench ab --json` prints."""
+        return {**asdict(self), "arms": ARMS, "interval": "95 %, Student's t of paired log ratios"}
+
+
+def interval(ours: Sequence[int], theirs: Sequence[int], arms: str = "") -> Ratio:
+    """The ratio of two arms' times, measured in pairs, and what can be said of it.
+
+    The mean of the log ratios of the pairs, give or take Student's t times its standard error: pairs share
+    the machine's load, and logs make a ratio and its inverse alike. `ValueError` for less than two pairs.
+    """
+    if len(ours) != len(theirs) or len(ours) < 2:
+        raise ValueError(f"{len(ours)} and {len(theirs)} times: two pairs or more are due")
+    logs = [math.log(one / other) for one, other in zip(ours, theirs, strict=True)]
+    mean = statistics.fmean(logs)
+    t = _T975[min(len(logs) - 1, len(_T975)) - 1]
+    half = t * statistics.stdev(logs) / math.sqrt(len(logs))
+    low, high = math.exp(mean - half), math.exp(mean + half)
+    verdict = "faster" if high < 1 else "slower" if low > 1 else "equal"
+    return Ratio(arms, math.exp(mean), low, high, verdict)
+
+
+def run(
+    spec: str,
+    *,
+    package: str = "preset:tiny",
+    steps: int = 64,
+    rounds: int = 5,
+    layers: str | None = None,
+    isolate: bool | None = None,
+    progress: Callable[[str, int, int], object] = lambda what, done, total: None,
+) -> Report:
+    """Compares the arms on a device: `rounds` times A B C C B A of `steps` each, after one to warm.
+
+    `layers`, `isolate`: of calrt's arms, as for `calrt.open`; arm A has neither. Without a second lane there
+    is no arm C. Raises what `open` and `load` raise, `ExecutionError` for a raw loop that fails or hangs,
+    `UnsupportedError` without such a program.
+    """
+    with contextlib.closing(Arms(spec, package, layers, isolate)) as arms:
+        sequences = arms.sequences
+        steps = min(steps, arms.cells * sequences)
+        report = Report(spec, steps, sequences, arms.program, arms.subject)
+        order = _ORDER if sequences > 1 else _ORDER.replace("C", "")
+        digests: dict[str, list[str]] = {}
+        total = len(order) * (rounds + 1)
+        for at in range(total):
+            arm = order[at % len(order)]
+            progress("measuring", at, total)
+            ns, found = arms.run(arm, steps)
+            if _differs(report, digests, arm, found):
+                return report
+            if at >= len(order):
+                report.ns.setdefault(arm, []).append(ns)
+        report.sha256 = {
+            arm: hashlib.sha256("".join(each).encode()).hexdigest() for arm, each in digests.items()
+        }
+    for one, other in _PAIRS:
+        if one in report.ns:
+            report.ratios.append(interval(report.ns[one], report.ns[other], f"{one}/{other}"))
+    return report
+
+
+def _differs(report: Report, digests: dict[str, list[str]], arm: str, found: list[str]) -> bool:
+    """Whether a block gave other logits than the first one; then the report says where."""
+    digests.setdefault(arm, found)
+    first, right = next(iter(digests.items()))
+    for step, (one, other) in enumerate(zip(right, found, strict=True)):
+        if one != other:
+            report.verdict = "refused"
+            report.why = (
+                f"outputs differ: step {step} gave {other[:12]} in arm {arm} ({ARMS[arm]}) "
+                f"and {one[:12]} in arm {first} ({ARMS[first]})"
+            )
+            report.ns = {}
+            return True
+    return False
+
+
+def record(report: Report) -> evidence.Evidence:
+    """What the comparison is evidence for: `in_flight_2` passes if outputs are equal and C gains on B."""
+    about = dict(report.subject)
+    package = _core.Package.open(about.pop("package"))
+    verdict = "pass" if report.gain else "skip" if "C" not in report.ns and not report.why else "fail"
+    return evidence.record(**about, package=package, checks=[(IN_FLIGHT_2, RULE, verdict)])

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`calrt bench ab`: equal outputs first, then times with an interval; what a record of a gain opens."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import calrt
+from calrt import bench_ab, bench_arms
+from calrt.cli import main
+from calrt.evidence import Evidence
+from test_calrt076 import library
+
+__all__ = ["library"]
+
+FLIP = "fault:completion flip nth=20"
+IDENTITY = {
+    "driver_sha256": "0" * 64,
+    "runtime": "0.7.6",
+    "package_sha256": "0" * 64,
+    "device_class": "other",
+    "device_id": "other:1",
+}
+
+
+# ---- figures ---------------------------------------------------------------------------------------
+
+
+def test_the_interval_is_students() -> None:
+    # Two pairs with log ratios 0.1 and 0.3: mean 0.2, standard error 0.1, t(1) = 12.706.
+    ratio = bench_ab.interval([round(1e9 * math.exp(0.1)), round(1e9 * math.exp(0.3))], [10**9, 10**9])
+    assert math.log(ratio.ratio) == pytest.approx(0.2, abs=1e-6)
+    assert math.log(ratio.low) == pytest.approx(0.2 - 1.2706, abs=1e-4)
+    assert math.log(ratio.high) == pytest.approx(0.2 + 1.2706, abs=1e-4)
+    assert ratio.verdict == "equal"
+    assert bench_ab.interval([90, 91, 89], [100, 100, 100]).verdict == "faster"
+    assert bench_ab.interval([110, 111, 109], [100, 100, 100]).verdict == "slower"
+    with pytest.raises(ValueError, match="two pairs"):
+        bench_ab.interval([1], [1])
+
+
+def test_the_interval_covers_what_it_says() -> None:
+    rng = random.Random(7)
+
+    def covers() -> bool:
+        ours = [round(1e9 * math.exp(rng.gauss(0.05, 0.2))) for _ in range(10)]
+        theirs = [round(1e9 * math.exp(rng.gauss(0, 0.2))) for _ in range(10)]
+        ratio = bench_ab.interval(ours, theirs)
+        return ratio.low <= math.exp(0.05) <= ratio.high
+
+    assert 0.93 < sum(covers() for _ in range(2000)) / 2000 < 0.97
+
+
+# ---- arms ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", ["mock", "cpu"])
+def test_all_arms_give_the_same_outputs(spec: str) -> None:
+    report = bench_ab.run(spec, steps=12, rounds=1)
+    assert (report.verdict, report.raw, report.sequences) == ("measured", "calrt-raw-loop", 2)
+    assert {arm: len(blocks) for arm, blocks in report.ns.items()} == {"A": 2, "B": 2, "C": 2}
+    assert len(set(report.sha256.values())) == 1
+    assert [ratio.arms for ratio in report.ratios] == ["B/A", "C/A", "C/B"]
+
+
+@pytest.mark.parametrize("isolate", [None, False], ids=["isolated", "here"])
+def test_the_sdks_own_loop_stands_beside_the_adapter(library: str, isolate: bool | None) -> None:
+    report = bench_ab.run("calrt076", steps=12, rounds=1, isolate=isolate)
+    assert (report.verdict, report.raw) == ("measured", "calrt076-raw-loop")
+    mock = bench_ab.run("mock", steps=12, rounds=1)
+    assert set(report.sha256.values()) == set(mock.sha256.values())  # mock is the stand-in's oracle
+
+
+def test_one_lane_has_no_second_job() -> None:
+    report = bench_ab.run("mock:bare", package="preset:bare", steps=4, rounds=1)
+    assert report.sequences == 1
+    assert [ratio.arms for ratio in report.ratios] == ["B/A"]
+    assert bench_ab.record(report).capabilities["in_flight_2"].verdict == "skip"
+
+
+def test_outputs_that_differ_refuse_the_figures() -> None:
+    report = bench_ab.run("mock", steps=12, rounds=2, layers=FLIP)
+    assert report.verdict == "refused"
+    # 12 steps of arm B are warmed up, then C: completion 20 is its step 7.
+    assert "step 7 gave" in report.why
+    assert "arm C" in report.why
+    assert (report.ns, report.ratios, report.gain) == ({}, [], False)
+    assert bench_ab.record(report).capabilities["in_flight_2"].verdict == "fail"
+
+
+def test_an_output_that_was_reused_is_an_error_and_no_figure(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALRT_STANDIN_VICES", "outputbuf_reused_early")
+    with pytest.raises(calrt.ExecutionError, match="the output: the SDK's number 21"):
+        bench_ab.run("calrt076", steps=4, rounds=1)
+
+
+def test_a_loop_that_hangs_or_dies_is_an_error(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_arms, "PATIENCE_S", 1.0)
+    monkeypatch.setenv("CALRT_STANDIN_VICES", "abort@3:outbuf_release")
+    with pytest.raises(calrt.ExecutionError, match="calrt076-raw-loop was ended by SIGABRT"):
+        bench_ab.run("calrt076", steps=4, rounds=1)
+    monkeypatch.setenv("CALRT_STANDIN_VICES", "call_never_returns@1:infer")
+    with pytest.raises(calrt.ExecutionError, match="did not answer within 1 s"):
+        bench_ab.run("calrt076", steps=4, rounds=1)
+
+
+# ---- the record, and what it opens -----------------------------------------------------------------
+
+
+def gained(spec: str) -> bench_ab.Report:
+    """A comparison whose times are made up: C gains on B beyond doubt."""
+    report = bench_ab.run(spec, steps=4, rounds=1)
+    times = {"A": [100, 101, 99], "B": [100, 101, 99], "C": [50, 51, 49]}
+    pairs = (("B", "A"), ("C", "A"), ("C", "B"))
+    ratios = [bench_ab.interval(times[one], times[other], f"{one}/{other}") for one, other in pairs]
+    return replace(report, ns=times, ratios=ratios)
+
+
+def refusal(file: Path | None, spec: str = "mock", package: str = "preset:tiny", jobs: int = 2) -> str:
+    with calrt.open(spec, evidence=file) as device, pytest.raises(calrt.UnsupportedError) as error:
+        device.load(package, in_flight=jobs)
+    return str(error.value)
+
+
+def test_two_in_flight_want_a_record_of_this_driver_and_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALRT_EVIDENCE", str(tmp_path / "none"))
+    wanted = "no record shows equal outputs and a gain"
+    assert wanted in refusal(None)
+    assert "calrt bench ab --record" in refusal(None)
+    file = tmp_path / "evidence.json"
+    report = gained("mock")
+    proof = bench_ab.record(report)
+    assert proof.capabilities["in_flight_2"].verdict == "pass"
+    proof.write(file)
+    assert "is not built: the engine runs one job at a time" in refusal(file)
+    assert wanted in refusal(file, spec="cpu")  # another driver
+    assert wanted in refusal(file, spec="mock:bare", package="preset:bare")
+    for field, other in IDENTITY.items():
+        replace(proof, identity=replace(proof.identity, **{field: other})).write(file)
+        assert wanted in refusal(file), field
+    slower = replace(report, ratios=[bench_ab.interval([101, 99], [100, 100], "C/B")])
+    bench_ab.record(slower).write(file)
+    assert wanted in refusal(file)
+    with calrt.open("mock") as device, device.load("preset:tiny", in_flight=1) as model:
+        assert model.lanes == 4
+    with calrt.open("mock") as device, pytest.raises(calrt.InvalidArgumentError, match="in_flight=3"):
+        device.load("preset:tiny", in_flight=3)
+
+
+def test_the_command_shows_and_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "evidence.json"
+    words = ["bench", "ab", "-dev", "mock", "--steps", "8", "--rounds", "1"]
+    assert main([*words, "--record", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "outputs are equal" in shown
+    assert "C/B" in shown
+    assert list(Evidence.read(file).capabilities) == ["in_flight_2"]
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == "measured"
+    assert set(document["ratios"][0]) == {"arms", "ratio", "low", "high", "verdict"}
+
+
+def test_the_command_refuses_figures_of_outputs_that_differ(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALRT_LAYERS", FLIP)
+    assert main(["bench", "ab", "-dev", "mock", "--steps", "12", "--rounds", "1"]) == 1
+    assert "refused: outputs differ: step" in capsys.readouterr().out
