@@ -43,6 +43,18 @@ def test_a_queue_that_fills_is_as_deep_as_it_says() -> None:
     assert answer.figures["taken"] == answer.figures["stated"] == 9
 
 
+def test_a_queue_of_one_lane_is_filled_by_the_kit() -> None:
+    answer = ask("mock:bare", "queue", package="preset:bare")
+    assert answer.word == probes.YES, answer
+    assert "3 jobs taken by the bare table" in answer.why
+
+
+def test_what_computes_nothing_is_a_no() -> None:
+    found = probes.run("null", ["outbuf", "golden", "trace"], steps=8)
+    assert {answer.word for answer in found.answers.values()} == {"no"}
+    assert not found.sound
+
+
 def test_modes_that_load_must_agree() -> None:
     answer = ask("mock:dual-chip", "parallel", package="preset:dual-chip")
     assert answer.word == probes.YES, answer

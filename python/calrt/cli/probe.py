@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 import calrt
@@ -109,6 +110,7 @@ def _probe(options: argparse.Namespace) -> int:
         steps=options.steps,
         deadline=options.deadline,
         timeout=options.timeout,
+        progress=_say if sys.stderr.isatty() and not options.json else lambda name: None,
     )
     document = findings.to_json()
     unwritten: Exception | None = None
@@ -122,6 +124,10 @@ def _probe(options: argparse.Namespace) -> int:
     if unwritten is not None:
         return EXIT_FAILED if options.json else fail(unwritten, EXIT_FAILED, as_json=False)
     return 0 if findings.sound else EXIT_FAILED
+
+
+def _say(name: str) -> None:
+    print(f"asking {name} ...", file=sys.stderr, flush=True)
 
 
 def _chosen(words: Sequence[str]) -> list[str]:

@@ -14,6 +14,8 @@ from calrt.probes.subject import Subject, Worker, digest, told
 __all__ = ["PROBE"]
 
 _SHORT_S = 0.001
+_LATE_S = 2.0
+"""How much later than at its limit a wait may come back: the machine may be busy, a hang has no end."""
 _RELOADS = 2
 
 
@@ -52,9 +54,11 @@ def _round(subject: Subject, figures: dict[str, Any]) -> tuple[list[str], str | 
             done.append(digest(job))
             longest = max(longest, time.monotonic() - began)
         worker.close()
-    except calrt.CalrtError as error:
-        figures |= {"jobs": len(done), "hung_s": round(time.monotonic() - began, 3)}
-        return done, f"job {len(done)} did not end: {told(error)}"
+    except (calrt.DeviceError, calrt.ExecutionError, calrt.WaitTimeoutError) as error:
+        hung = time.monotonic() - began
+        figures |= {"jobs": len(done), "hung_s": round(hung, 3)}
+        late = "" if hung < subject.deadline + _LATE_S else f", told {hung:.1f} s after submit"
+        return done, f"job {len(done)} did not end{late}: {told(error)}"
     finally:
         subject.stage("close")
         for each in (model, device):
@@ -67,6 +71,8 @@ def _round(subject: Subject, figures: dict[str, Any]) -> tuple[list[str], str | 
         "short_wait_s": round(short, 6),
         "deadline_s": subject.deadline,
     }
+    if short > _SHORT_S + _LATE_S:
+        return done, f"a wait of {_SHORT_S} s came back after {short:.3f} s"
     return done, None
 
 

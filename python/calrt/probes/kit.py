@@ -20,8 +20,7 @@ def ask_kit(subject: Subject, spec: str, rules: Sequence[str]) -> conformance.Re
     """The checks of some rules on `spec`, with the subject's package."""
     package = subject.look()[1].directory
     subject.stage(f"conformance {spec}")
-    options = subject.options if spec.startswith("isolate:") == subject.spec.startswith("isolate:") else {}
-    own = {key: value for key, value in options.items() if key != "isolate_deadline"}
+    own = {key: value for key, value in subject.options.items() if key != "isolate_deadline"}
     return conformance.run(
         spec, package=package, options=own, only=rules, patience=max(subject.deadline * 2, 5)
     )

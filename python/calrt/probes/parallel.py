@@ -38,7 +38,9 @@ def _ask(subject: Subject) -> Answer:
         return Answer(NO, in_short([check.why for check in report.broken]), figures)
     if len(outputs) < 2:
         ran = list(outputs)
-        return Answer(NOT_OFFERED, f"of the modes {modes} it loads {ran}: {refused}", figures)
+        return Answer(
+            NOT_OFFERED, f"of its modes {modes} it loads {ran}" + (f": {refused}" if refused else ""), figures
+        )
     first, *others = outputs
     for mode in others:
         if outputs[mode] != outputs[first]:

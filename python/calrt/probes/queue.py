@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import calrt
 from calrt import _core
-from calrt.probes.answer import NO, NOT_ASKED, NOT_OFFERED, YES, Answer, Probe
+from calrt.probes.answer import NO, NOT_ASKED, NOT_OFFERED, YES, Answer, Probe, in_short
+from calrt.probes.kit import ask_kit, summary
 from calrt.probes.subject import Subject, Worker, deltas, driver_counters
 
 __all__ = ["PROBE"]
@@ -13,6 +16,7 @@ __all__ = ["PROBE"]
 _STRAY = ("stray_ends", "calrt.stray_completions")
 """Counters of ends that were told of jobs that do not run."""
 _TRIES = 20
+_RULES = ["JOB-19", "JOB-20"]
 
 
 def _ask(subject: Subject) -> Answer:
@@ -47,13 +51,23 @@ def _ask(subject: Subject) -> Answer:
     if not counting:
         return Answer(NOT_OFFERED, f"no counter of the driver rose while {jobs} jobs ran", figures)
     if not refused:
-        why = (
-            f"{len(worker.groups)} lanes, and {room + 1} are needed to fill it"
-            if len(worker.groups) <= room
-            else f"the device ended jobs sooner than they could be submitted ({_TRIES} attempts)"
-        )
-        return Answer(NOT_ASKED, f"{', '.join(counting)} count right; the depth is open: {why}", figures)
+        return _by_kit(subject, counting, figures)
     return Answer(YES, f"{', '.join(counting)} count right; {room} jobs taken, the next one refused", figures)
+
+
+def _by_kit(subject: Subject, counting: list[str], figures: dict[str, Any]) -> Answer:
+    """The depth as the bare table has it, where lanes are too few or the device too fast for the runtime."""
+    report = ask_kit(subject, subject.spec, _RULES)
+    figures["kit"] = summary(report)
+    if report.broken:
+        return Answer(NO, in_short([f"{check.rule}: {check.why}" for check in report.broken]), figures)
+    counters = f"{', '.join(counting)} count right"
+    if not any(check.verdict == "pass" and check.rule == _RULES[0] for check in report.checks):
+        why = ", ".join(sorted({check.why for check in report.checks if check.verdict == "skip"}))
+        return Answer(NOT_ASKED, f"{counters}; the depth is open: {why}", figures)
+    return Answer(
+        YES, f"{counters}; {figures['stated']} jobs taken by the bare table, then QUEUE_FULL", figures
+    )
 
 
 def _fill(worker: Worker) -> tuple[int, bool]:
@@ -65,7 +79,7 @@ def _fill(worker: Worker) -> tuple[int, bool]:
         for group in range(len(worker.groups)):
             worker.reset(group)
             try:
-                jobs.append(worker.submit(0, group))
+                jobs.append(worker.submit_long(group))
             except calrt.CapacityError as error:
                 if error.code != calrt.Status.QUEUE_FULL:
                     raise
@@ -84,8 +98,9 @@ PROBE = Probe(
     name="queue",
     capability="queue",
     question="Do the queue's counters count what was submitted, and how deep is it before it refuses?",
-    how="Counters are read before and after jobs whose number is known. Then one job a lane is submitted "
-    "without waiting, until one is refused while none has ended, and held against what the device states.",
+    how="Counters are read before and after jobs whose number is known. Then one long job a lane is "
+    "submitted without waiting, until one is refused while none has ended; that number is held against "
+    f"what the device states. Where lanes are too few the conformance kit fills it ({', '.join(_RULES)}).",
     meaning={
         "yes": "a counter rose by exactly the jobs, and as many as stated were taken before QUEUE_FULL",
         "no": "no counter did, another number was taken, or ends were told of jobs that do not run",

@@ -114,7 +114,10 @@ def record(findings: Findings) -> evidence.Evidence:
 
 def _child(question: dict[str, Any], wanted: str, timeout: float) -> tuple[dict[str, Any] | None, str]:
     """What the process of a question said, or None and what became of it."""
-    environment = os.environ | {"CALRT_ISOLATE_DEADLINE": f"{question['deadline']:g}"}
+    environment = os.environ | {
+        "CALRT_ISOLATE_DEADLINE": f"{question['deadline']:g}",
+        "PYTHONSAFEPATH": "1",  # no module of the caller's folder in place of Python's own
+    }
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         child = subprocess.Popen(
             [sys.executable, "-m", "calrt.probes.child"],

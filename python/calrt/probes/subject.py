@@ -81,6 +81,15 @@ class Worker:
         self.graph = min(graphs, key=lambda graph: graph.batch)
         self.deadline = subject.deadline
         self.cells, self.vocab = model.cells, model.vocab
+        self._chunk = max(
+            (
+                graph
+                for graph in model.graphs.values()
+                if graph.kind == "prefill" and graph.lane_map == "any" and graph.chunk <= self.cells
+            ),
+            key=lambda graph: graph.chunk,
+            default=None,
+        )
         rows = self.graph.batch
         self._lanes = [model.kv.reserve(self.cells, timeout=10) for _ in range(model.lanes)]
         self._lanes.sort(key=lambda lane: lane.index)
@@ -101,6 +110,19 @@ class Worker:
             tokens=[self.token(step, seed)] * n,
             positions=[step % self.cells] * n,
             lanes=self.groups[group],
+            deadline=self.deadline,
+        )
+
+    def submit_long(self, group: int) -> _core.Job:
+        """The longest job that fits a lane: a whole chunk, where a prefill graph takes any lane."""
+        if self._chunk is None:
+            return self.submit(0, group)
+        n = self._chunk.chunk
+        return self._chunk.submit(
+            tokens=[self.token(step) for step in range(n)],
+            positions=list(range(n)),
+            lanes=self.groups[group][:1],
+            n_valid=n if "n_valid" in self._chunk.inputs else None,
             deadline=self.deadline,
         )
 
