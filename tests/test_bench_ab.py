@@ -70,7 +70,11 @@ def test_all_arms_give_the_same_outputs(spec: str) -> None:
 
 
 @pytest.mark.parametrize("isolate", [None, False], ids=["isolated", "here"])
-def test_the_sdks_own_loop_stands_beside_the_adapter(library: str, isolate: bool | None) -> None:
+@pytest.mark.parametrize("vice", ["", "d0_padding"])
+def test_the_sdks_own_loop_stands_beside_the_adapter(
+    library: str, isolate: bool | None, vice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALRT_STANDIN_VICES", vice)
     report = bench_ab.run("calrt076", steps=12, rounds=1, isolate=isolate)
     assert (report.verdict, report.raw) == ("measured", "calrt076-raw-loop")
     mock = bench_ab.run("mock", steps=12, rounds=1)
@@ -91,6 +95,7 @@ def test_outputs_that_differ_refuse_the_figures() -> None:
     assert "step 7 gave" in report.why
     assert "arm C" in report.why
     assert (report.ns, report.ratios, report.gain) == ({}, [], False)
+    assert report.sha256["A"] == report.sha256["B"] != report.sha256["C"]
     assert bench_ab.record(report).capabilities["in_flight_2"].verdict == "fail"
 
 

@@ -124,16 +124,21 @@ def run(
             progress("measuring", at, total)
             ns, found = arms.run(arm, steps)
             if _differs(report, digests, arm, found):
+                report.sha256 = {each: _whole(of_arm) for each, of_arm in digests.items()} | {
+                    arm: _whole(found)
+                }
                 return report
             if at >= len(order):
                 report.ns.setdefault(arm, []).append(ns)
-        report.sha256 = {
-            arm: hashlib.sha256("".join(each).encode()).hexdigest() for arm, each in digests.items()
-        }
+        report.sha256 = {each: _whole(of_arm) for each, of_arm in digests.items()}
     for one, other in _PAIRS:
         if one in report.ns:
             report.ratios.append(interval(report.ns[one], report.ns[other], f"{one}/{other}"))
     return report
+
+
+def _whole(digests: list[str]) -> str:
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _differs(report: Report, digests: dict[str, list[str]], arm: str, found: list[str]) -> bool:

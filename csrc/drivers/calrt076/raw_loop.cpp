@@ -36,7 +36,12 @@ struct Loop {
       graph = &each;
       index = g;
     }
-    return graph != nullptr && graph->rows == 1 && graph->io[1].size() == 1 &&
+    if (graph == nullptr) return false;
+    for (const sdk::Io& io : graph->io[0])
+      if (io.role != CALD_ROLE_TOKENS && io.role != CALD_ROLE_POSITIONS &&
+          io.role != CALD_ROLE_LANES)
+        return false;
+    return graph->rows == 1 && graph->io[1].size() == 1 &&
            (logits().dtype == CALD_BF16 || logits().dtype == CALD_F32) && logits().rank == 2;
   }
   const sdk::Io& logits() const { return graph->io[1].front(); }
