@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import calrt
@@ -13,7 +15,9 @@ from calrt import probes
 from calrt.cli import main
 from calrt.device_facts import TraceEvent
 from calrt.evidence import Evidence, hardware_figures
+from calrt.probes import outbuf
 from calrt.probes.registry import PROBES
+from calrt.probes.subject import Subject, Worker
 from calrt.probes.trace import faults
 from test_calrt076 import library
 from test_conformance_defects import driver
@@ -152,6 +156,40 @@ def test_a_defect_is_a_no(
     answer = ask(driver(), name, options=options)
     assert answer.word == probes.NO, answer
     assert why in answer.why
+
+
+def test_an_output_that_changes_while_it_is_held_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffers = []
+    submit = Worker.submit
+
+    def scribble(self: Worker, step: int, group: int = 0, seed: int = 0) -> object:
+        if seed == 1:  # the jobs that run while all others' outputs are held
+            memoryview(buffers[2])[5] = 0x5A
+            ctypes.memset(held[-1].ctypes.data, 0x5A, 1)
+        job = submit(self, step, group, seed)
+        held.append(job.wait().outputs["logits"].raw())
+        return job
+
+    class Recorder:
+        def __init__(self, device: calrt.Device) -> None:
+            self._device = device
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._device, name)
+
+        def alloc(self, *words: object) -> object:
+            buffers.append(self._device.alloc(*words))  # type: ignore[arg-type]
+            return buffers[-1]
+
+    held: list[np.ndarray] = []  # type: ignore[type-arg]
+    monkeypatch.setattr(Worker, "submit", scribble)
+    subject = Subject("mock", "preset:tiny", 5, 10.0)
+    with subject.loaded() as (device, model):
+        wrong, figures = outbuf.measure(subject, Recorder(device), model)  # type: ignore[arg-type]
+    assert "the output of job 2 changed while held" in wrong[0]
+    assert "held output 2 changed under later jobs" in wrong[1]
+    assert len(wrong) == 2
+    assert figures["jobs"] == 10
 
 
 def test_a_trace_is_held_against_the_jobs() -> None:

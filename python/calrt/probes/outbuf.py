@@ -14,7 +14,7 @@ from calrt.probes.answer import NO, YES, Answer, Probe, in_short
 from calrt.probes.kit import ask_kit, summary
 from calrt.probes.subject import Subject, Worker, deltas, driver_counters, told
 
-__all__ = ["PROBE"]
+__all__ = ["PROBE", "measure"]
 
 _PATTERN = 0xA5
 _GUARD = 64
@@ -28,7 +28,7 @@ def _ask(subject: Subject) -> Answer:
     with subject.loaded() as (device, model):
         before = driver_counters(device)
         try:
-            wrong, figures = _measure(subject, device, model)
+            wrong, figures = measure(subject, device, model)
         except calrt.CalrtError as error:
             reused = deltas(before, driver_counters(device)).get(_REUSED, 0)
             if not reused:
@@ -45,7 +45,8 @@ def _ask(subject: Subject) -> Answer:
     return Answer(YES, f"{figures['jobs']} outputs were bound, distinct and stable while held", figures)
 
 
-def _measure(subject: Subject, device: calrt.Device, model: calrt.Model) -> tuple[list[str], dict[str, Any]]:
+def measure(subject: Subject, device: calrt.Device, model: calrt.Model) -> tuple[list[str], dict[str, Any]]:
+    """What is wrong with the outputs of jobs, and the numbers."""
     worker = Worker(subject, model)
     wrong: list[str] = []
     graph = worker.graph
