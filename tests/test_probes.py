@@ -133,6 +133,7 @@ def test_a_probe_that_never_comes_back_is_ended_and_harms_no_other(
 DEFECTS = [
     ("outbuf", "late_write", {}, "DATA-03"),
     ("outbuf", "buffer_stays_busy", {}, "JOB-17"),
+    ("outbuf", "partial_output", {}, "DATA-01"),
     ("outbuf", "writes_behind_output", {}, "wrote behind its output"),
     ("queue", "queue_one_less", SLOW, "8 jobs were taken before one was refused; it says 9"),
     ("golden", "noise", {}, "gave other bits"),

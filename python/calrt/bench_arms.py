@@ -137,7 +137,7 @@ class RawLoop:
                 why = f"{self._name} did not answer within {PATIENCE_S:g} s"
                 raise error_for(Status.EXECUTION_FAILED, why) from None
             if line is None:
-                code = self._child.wait(PATIENCE_S)
+                code = self._end()
                 how = (
                     f"was ended by {signal.Signals(-code).name}"
                     if code < 0
@@ -163,12 +163,16 @@ class RawLoop:
         with contextlib.suppress(BrokenPipeError):
             if self._child.stdin is not None:
                 self._child.stdin.close()
+        self._end()
+        self._reader.join()
+
+    def _end(self) -> int:
+        """Its exit code, once it has ended by itself or was killed."""
         try:
-            self._child.wait(5)
+            return self._child.wait(5)
         except subprocess.TimeoutExpired:
             self._child.kill()
-            self._child.wait()
-        self._reader.join()
+            return self._child.wait()
 
 
 class Runtime:

@@ -360,7 +360,7 @@ def _conformance(options: argparse.Namespace) -> int:
     unwritten: Exception | None = None
     if options.record:
         try:
-            record(report).write(options.record)
+            record(report).merged_into(options.record).write(options.record)
         except (calrt.CalrtError, OSError, ValueError) as error:  # the report is not lost with its record
             unwritten = error
             document |= error_document(error, EXIT_FAILED)

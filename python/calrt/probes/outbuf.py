@@ -19,7 +19,7 @@ __all__ = ["PROBE", "measure"]
 _PATTERN = 0xA5
 _GUARD = 64
 _HELD = 3
-_STATES = ["JOB-17", "DATA-02", "DATA-03"]
+_STATES = ["JOB-17", "DATA-01", "DATA-02", "DATA-03"]
 _REUSED = "reruns"
 """The adapter's counter of outputs that were another run's by the time they were copied."""
 
