@@ -67,6 +67,18 @@ def test_what_was_not_waited_for_has_no_outputs_and_keeps_its_buffers() -> None:
 
 
 @NEEDS_MOCK
+def test_two_in_flight_are_refused_without_a_record_of_a_gain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALRT_EVIDENCE", str(tmp_path / "none"))
+    with (
+        calrt.open("mock", layers="fault:device_info depth=2") as device,
+        pytest.raises(calrt.UnsupportedError, match="no record shows equal outputs and a gain"),
+    ):
+        device.load("preset:tiny", in_flight=2)
+
+
+@NEEDS_MOCK
 def test_one_job_is_in_flight_at_a_time_unless_evidence_allows_more(tmp_path: Path) -> None:
     from calrt.workload import plan, run
 
@@ -244,6 +256,22 @@ def test_a_record_of_another_driver_or_package_promises_nothing(
     assert level(library, package, file) == 0
     replace(good, identity=replace(good.identity, **{part: "0" * 64})).write(file)
     assert level(library, package, file) == 1
+
+
+@pytest.mark.parametrize("part", ["driver_sha256", "package_sha256", ""])
+def test_a_comparison_of_another_driver_or_package_promises_nothing(
+    part: str, library: Path, package: Path, tmp_path: Path
+) -> None:
+    gain = recorded(library, package, checks("in_flight_2"))
+    file = tmp_path / "ab.json"
+    other = {part: "0" * 64} if part else {}
+    replace(gain, identity=replace(gain.identity, **other)).write(file)
+    says = "no record shows equal outputs and a gain" if part else "is not built"
+    with (
+        calrt.open(str(library), evidence=file, allow_unverified=True) as device,
+        pytest.raises(calrt.UnsupportedError, match=says),
+    ):
+        device.load(package, in_flight=2)
 
 
 @pytest.mark.parametrize("old", ["calrt", "runtime"])

@@ -19,7 +19,6 @@ namespace calrt::layers {
 namespace {
 
 constexpr size_t kFlushBytes = 32 * 1024;
-constexpr uint64_t kFlushNs = 100'000'000;
 
 std::string unquoted(std::string text) {
   if (text.size() >= 2 && text.front() == '"' && text.back() == '"')
@@ -90,16 +89,20 @@ Result<FileConfig> FileConfig::parse(const char* layer, const std::string& confi
   return parsed;
 }
 
-LayerFile::LayerFile(int fd, std::string path, uint64_t most_bytes)
-    : fd_(fd), path_(std::move(path)), most_bytes_(most_bytes), process_(process_generation()) {}
+LayerFile::LayerFile(int fd, std::string path, uint64_t most_bytes, uint64_t wait_ms)
+    : fd_(fd),
+      path_(std::move(path)),
+      most_bytes_(most_bytes),
+      wait_ns_(wait_ms * 1'000'000),
+      process_(process_generation()) {}
 
 Result<std::unique_ptr<LayerFile>> LayerFile::create(const char* layer, const std::string& path,
-                                                     uint64_t most_bytes) {
+                                                     uint64_t most_bytes, uint64_t wait_ms) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0)
     return fail(Status::INVALID_ARGUMENT, "layers: %s cannot write '%.200s': %s", layer,
                 path.c_str(), std::strerror(errno));
-  std::unique_ptr<LayerFile> file(new LayerFile(fd, path, most_bytes));
+  std::unique_ptr<LayerFile> file(new LayerFile(fd, path, most_bytes, wait_ms));
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     return fail(Status::INVALID_STATE,
                 "layers: '%.200s' is being written by the layer of another open device: give %s a "
@@ -122,7 +125,7 @@ void LayerFile::add(std::string_view piece) {
   }
   waiting_ += piece;
   bytes_ += piece.size();
-  if (waiting_.size() >= kFlushBytes || steady_ns() - flushed_ns_ >= kFlushNs) flush();
+  if (waiting_.size() >= kFlushBytes || steady_ns() - flushed_ns_ >= wait_ns_) flush();
 }
 
 void LayerFile::flush() {

@@ -29,14 +29,15 @@ struct FileConfig {
 };
 
 // Thread-safe. What is added stays whole: the file ends with a whole piece whenever the process
-// dies, and lacks the last tenth of a second at most once something more is added. In a fork's
+// dies, and lacks what waits at most (see create). In a fork's
 // child nothing is written.
 class LayerFile {
  public:
-  // An existing file is replaced. INVALID_ARGUMENT if it cannot be written, INVALID_STATE while
-  // another layer of any process writes it.
+  // An existing file is replaced. A piece waits up to `wait_ms` to be written, and then for the
+  // next one; 0 = not at all, for what a process that may be killed did last. INVALID_ARGUMENT if
+  // it cannot be written, INVALID_STATE while another layer of any process writes it.
   static Result<std::unique_ptr<LayerFile>> create(const char* layer, const std::string& path,
-                                                   uint64_t most_bytes);
+                                                   uint64_t most_bytes, uint64_t wait_ms = 100);
   ~LayerFile();
 
   // What would make the file longer than `most_bytes` is left out and counted, as is what the disk
@@ -48,13 +49,13 @@ class LayerFile {
   uint64_t left_out() const;
 
  private:
-  LayerFile(int fd, std::string path, uint64_t most_bytes);
+  LayerFile(int fd, std::string path, uint64_t most_bytes, uint64_t wait_ms);
   void flush();
 
   mutable std::mutex mutex_;
   int fd_;
   const std::string path_;
-  const uint64_t most_bytes_;
+  const uint64_t most_bytes_, wait_ns_;
   const uint32_t process_;
   std::string waiting_;
   uint64_t flushed_ns_ = 0, bytes_ = 0, left_out_ = 0;

@@ -300,8 +300,10 @@ void RecordedJob::complete(const cald_completion& completion) {
 Result<std::shared_ptr<Layer>> make_record_layer(const std::string& config) {
   CALRT_TRY_ASSIGN(FileConfig read, FileConfig::parse("record", config,
                                                       {{"data", 1u << 20, 0, uint64_t{1} << 32},
-                                                       {"mb", 4096, 1, 1u << 20}}));
-  CALRT_TRY_ASSIGN(auto file, LayerFile::create("record", read.path, read.values.at("mb") << 20));
+                                                       {"mb", 4096, 1, 1u << 20},
+                                                       {"wait_ms", 100, 0, 10'000}}));
+  CALRT_TRY_ASSIGN(auto file, LayerFile::create("record", read.path, read.values.at("mb") << 20,
+                                                read.values.at("wait_ms")));
   return std::shared_ptr<Layer>(
       std::make_shared<RecordLayer>(std::move(file), read.values.at("data")));
 }

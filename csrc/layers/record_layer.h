@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The record layer: every call of a driver, with what jobs were given and gave, as lines of JSON.
 //
-//   record:FILE [data=N] [mb=N]
+//   record:FILE [data=N] [mb=N] [wait_ms=N]
 //
 //   data  bytes of a job's input or output that are kept whole; a longer one is kept as its SHA-256
 //         alone; 1048576
 //   mb    longest file in MiB; what comes later is left out and counted; 4096
+//   wait_ms  how long a line may wait to be written, 0 = not at all; 100
 //
 // Lines, in order of their being known; times are ns of CLOCK_MONOTONIC, handles "buffer#3":
 //   {"format":"calrt-record","version":1,"driver":"null",...}

@@ -415,10 +415,12 @@ void TracedJob::complete(const cald_completion& completion) {
 }  // namespace
 
 Result<std::shared_ptr<Layer>> make_trace_layer(const std::string& config) {
-  CALRT_TRY_ASSIGN(FileConfig read,
-                   FileConfig::parse("trace", config,
-                                     {{"events", 65536, 0, 1u << 20}, {"mb", 1024, 1, 1u << 20}}));
-  CALRT_TRY_ASSIGN(auto file, LayerFile::create("trace", read.path, read.values.at("mb") << 20));
+  CALRT_TRY_ASSIGN(FileConfig read, FileConfig::parse("trace", config,
+                                                      {{"events", 65536, 0, 1u << 20},
+                                                       {"mb", 1024, 1, 1u << 20},
+                                                       {"wait_ms", 100, 0, 10'000}}));
+  CALRT_TRY_ASSIGN(auto file, LayerFile::create("trace", read.path, read.values.at("mb") << 20,
+                                                read.values.at("wait_ms")));
   const auto events = static_cast<uint32_t>(read.values.at("events"));
   return std::shared_ptr<Layer>(std::make_shared<TraceLayer>(std::move(file), events));
 }

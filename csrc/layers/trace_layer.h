@@ -2,10 +2,11 @@
 // The trace layer: what passes the driver ABI as a file that Perfetto (ui.perfetto.dev) and
 // chrome://tracing open.
 //
-//   trace:FILE [events=N] [mb=N]
+//   trace:FILE [events=N] [mb=N] [wait_ms=N]
 //
 //   events  room of the device's own trace that the layer starts, 0 = leave that alone; 65536
 //   mb      longest file in MiB; what comes later is left out and counted; 1024
+//   wait_ms how long an event may wait to be written, 0 = not at all; 100
 //
 // The file is Chrome's JSON in its array form, written as it goes: readable whenever the process
 // dies, whole once the driver is closed. On it, in microseconds of CLOCK_MONOTONIC:

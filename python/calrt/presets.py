@@ -40,7 +40,15 @@ from calrt.package_manifest import (
 from calrt.preset_vocabulary import CHAT_TEMPLATE, made_up_vocabulary, vocabulary_gguf
 from calrt.vocabulary import Vocabulary
 
-__all__ = ["PRESETS", "Preset", "build_preset", "preset_defaults", "preset_for", "preset_name"]
+__all__ = [
+    "PRESETS",
+    "Preset",
+    "build_package",
+    "build_preset",
+    "preset_defaults",
+    "preset_for",
+    "preset_name",
+]
 
 PRESET_VERSION = 2  # part of every cache key: raise it whenever a preset's package changes
 _PREFIX = "preset:"
@@ -75,6 +83,8 @@ class Preset:
     """Prefill gives the logits of its last valid row, and is not asked for others."""
     tile: int = 0
     """Columns of the logits in a tile, the innermost axis; 0 = rows one after the other."""
+    padded_rows: int = 0
+    """Rows that logits have room for; 0 = as many as there are."""
     chips: int = 1
     placements: dict[str, Sequence[str]] | None = None
     """Parallel mode -> where a package of that mode may be loaded; the first of each is the default."""
@@ -226,6 +236,17 @@ def build_preset(
     return cached_package(what, _PREFIX + name, recipe.build)
 
 
+def build_package(
+    preset: Preset, name: str, *, driver: str, device_class: str, folder: str | os.PathLike[str]
+) -> Path:
+    """A package of a preset of one's own, without weights, in the new directory `folder`."""
+    recipe = _Recipe(
+        name, preset, {"driver": driver, "device_class": device_class}, next(iter(preset.modes)), False
+    )
+    recipe.build(Path(folder))
+    return Path(folder)
+
+
 def _known(name: str) -> Preset:
     if name not in PRESETS:
         raise ValueError(f"there is no preset {name!r}: {', '.join(PRESETS)}")
@@ -312,7 +333,8 @@ class _Recipe:
         layout = LINEAR
         if preset.tile:
             tile = {"axis": 1, "size": preset.tile}
-            layout = {"kind": "tiled", "tile": tile, "order": ["o", 0, "i"], "padded": None}
+            padded = [preset.padded_rows, "V"] if preset.padded_rows else None
+            layout = {"kind": "tiled", "tile": tile, "order": ["o", 0, "i"], "padded": padded}
         lane_map = preset.lane_map
         prefill = "any" if lane_map == "identity" else lane_map
         rows = lane_map != "none" and not preset.last_row_only

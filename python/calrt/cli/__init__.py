@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import calrt
-from calrt.cli import bench, caps, devices, model, run
+from calrt.cli import bench, caps, devices, model, probe, report, run
 from calrt.cli.output import (
     EXIT_CODES,
     EXIT_FAILED,
@@ -35,6 +35,8 @@ _EPILOG = f"""examples:
   calrt run -m smollm2 -p "Once upon a time" -n 32 --temp 0
   calrt bench copy                           what a transfer costs, beside a plain copy
   calrt conformance mock                     hold a driver against the rules of the driver ABI
+  calrt probe all -dev mock                  ask a device what is open about it
+  calrt report mock --package preset:tiny    one redacted file to send to the vendor
   calrt serve -m smollm2 --port 8080         the same as calrt-server
 
 Each command has a help of its own: calrt run -h
@@ -120,7 +122,7 @@ def make_parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     from calrt import conformance  # which is also used without the command line, and needs parts of it
 
-    for command in (devices, caps, run, bench, conformance, model):
+    for command in (devices, caps, run, bench, conformance, probe, report, model):
         command.add_command(commands)
     commands.add_parser("serve", help="start the server; `calrt serve -h` lists its flags", add_help=False)
     return parser

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must not leave the machine, taken out of texts: names of host and users, paths, secrets, addresses.
+
+Two nets: what this machine says of itself (its names, its home, the values of its environment), and what
+looks like such a thing wherever it is from (paths, tokens, addresses).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ALLOWED", "Redactor"]
+
+ALLOWED = (
+    "CALRT_CACHE",
+    "CALRT_DRIVER_PATH",
+    "CALRT_EVIDENCE",
+    "CALRT_ISA",
+    "CALRT_ISOLATE_DEADLINE",
+    "CALRT_ISOLATE_JOB_DEADLINE",
+    "CALRT_ISOLATE_LAYERS",
+    "CALRT_LAYERS",
+    "CALRT_LOCK_DIR",
+    "CALRT_LOG",
+    "CALRT_STANDIN_VICES",
+)
+"""Variables that a report shows, redacted like any text. No other variable is even named."""
+
+_VERSIONS = ("version", "driver_version", "runtime")  # keys
+_SHORTEST_NAME = 3  # a shorter one would be found in any word
+_SHORTEST_VALUE = 6
+_SHORTEST_SECRET = 4
+_SECRET = re.compile(r"(?i)TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH")  # in a variable's name
+_COMMON = frozenset({"root", "localhost", "localdomain", "calrt", "user"})  # they tell nothing
+
+_HEX = re.compile(r"(?:[0-9a-f]{32})+")  # a digest, or data: no text
+
+_SHAPES = (
+    (
+        re.compile(r"(?i)\b(token|password|passwd|secret|credential|api[_-]?key)(\s*[:=]\s*)\S+"),
+        r"\1\2<secret>",
+    ),
+    (re.compile(r"(?i)\b(bearer|basic)(\s+)\S+"), r"\1\2<secret>"),
+    (re.compile(r"\b(?:hf|sk|ghp|gho|glpat|xox[a-z])[-_][A-Za-z0-9_\-]{8,}"), "<secret>"),
+    (re.compile(r"\beyJ[\w\-]{8,}\.[\w\-]+\.[\w\-]+"), "<secret>"),
+    (re.compile(r"(?<![\w.+\-])[\w.+\-]{1,64}@[\w\-]{1,64}(?:\.[\w\-]{1,64})+"), "<mail>"),
+    (re.compile(r"(?i)\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b"), "<address>"),
+    (re.compile(r"\b(?!127\.)(?:\d{1,3}\.){3}\d{1,3}\b(?!\.\d)"), "<address>"),
+    (re.compile(r"(?i)\b[a-z][a-z0-9+.\-]{0,20}://[^\s\"'<>]+"), "<address>"),
+    (
+        re.compile(r"([\"'`])~?[\w.\-]*/[^\"'`\n]*\1"),
+        r"\1<path>\1",
+    ),  # in quotes with blanks in it, or relative
+    # A path ends at a quote, a separator of lists, or the end of a word; the root alone is none.
+    (re.compile(r"(?<![\w<./])(?:~[\w.\-]*)?(?:/(?:\\ |[^\s\"'`,;:()<>\[\]{}|/])+)+/?"), "<path>"),
+    (re.compile(r"(?<![\w])[A-Za-z]:\\[^\s\"']+"), "<path>"),
+)
+
+
+class Redactor:
+    """Takes out what was found on this machine when it was made, and what looks like it. Never changes."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None, paths: tuple[str, ...] = ()) -> None:
+        environment = os.environ if environment is None else environment
+        self._words = dict.fromkeys(_host_names(), "<host>") | dict.fromkeys(_user_names(), "<user>")
+        self._values = {path: "<path>" for path in (str(Path.home()), *paths) if len(path) > 1}
+        for name, value in environment.items():
+            for part in {value, *value.split(os.pathsep)}:
+                if name not in ALLOWED and _tells(name, part) and part.lower() not in self._words:
+                    self._values[part] = "<path>" if part.startswith(os.sep) else "<value>"
+        longest = sorted(self._values, key=len, reverse=True)
+        self._value = re.compile("|".join(map(re.escape, longest)) or r"(?!)")
+        names = sorted(self._words, key=len, reverse=True)
+        inner = "|".join(map(re.escape, names)) or r"(?!)"
+        self._word = re.compile(rf"(?<![A-Za-z0-9])(?:{inner})(?![A-Za-z0-9])", re.IGNORECASE)
+
+    def text(self, text: str) -> str:
+        """The text without it."""
+        text = self._value.sub(lambda found: self._values[found[0]], text)
+        for shape, instead in _SHAPES:
+            text = shape.sub(instead, text)
+        return self._word.sub(lambda found: self._words[found[0].lower()], text)
+
+    def _own(self, text: str) -> str:
+        """What is known of this machine alone: 1.2.3.4 is a version where one is due."""
+        text = self._value.sub(lambda found: self._values[found[0]], text)
+        return self._word.sub(lambda found: self._words[found[0].lower()], text)
+
+    def tree(self, value: Any) -> Any:
+        """A JSON value, with all its texts redacted, and the keys of its objects."""
+        if isinstance(value, str):
+            return value if _HEX.fullmatch(value) else self.text(value)
+        if isinstance(value, Mapping):
+            return {
+                self.text(str(key)): self._own(item)
+                if key in _VERSIONS and isinstance(item, str)
+                else self.tree(item)
+                for key, item in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.tree(item) for item in value]
+        return value
+
+    def leaks(self, data: bytes) -> list[str]:
+        """What kind of thing of this machine's own stands in `data` all the same; none is due."""
+        text = data.decode("utf-8", "replace")
+        return sorted(
+            {self._values[found[0]] for found in self._value.finditer(text)}
+            | {self._words[found[0].lower()] for found in self._word.finditer(text)}
+        )
+
+
+def _tells(name: str, value: str) -> bool:
+    """Whether something could be known by a variable's value: it is no number, and no short plain word."""
+    if _SECRET.search(name):
+        return len(value) >= _SHORTEST_SECRET
+    return len(value) >= _SHORTEST_VALUE and re.fullmatch(r"[0-9.]+|[a-z]{1,10}", value) is None
+
+
+def _host_names() -> set[str]:
+    names = {socket.gethostname(), os.uname().nodename}
+    with contextlib.suppress(OSError):
+        names.add(Path("/etc/hostname").read_text(encoding="utf-8", errors="replace").strip())
+    return _telling(names | {name.split(".")[0] for name in names})
+
+
+def _user_names() -> set[str]:
+    names = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER", "USERNAME")}
+    with contextlib.suppress(KeyError, OSError, ImportError):
+        names.add(getpass.getuser())
+    with contextlib.suppress(KeyError, ImportError):
+        import pwd
+
+        entry = pwd.getpwuid(os.getuid())
+        names |= {entry.pw_name, entry.pw_gecos.split(",")[0]}
+    return _telling(names)
+
+
+def _telling(names: set[str]) -> set[str]:
+    lower = {name.lower() for name in names}
+    return {name for name in lower if len(name) >= _SHORTEST_NAME and name not in _COMMON}
