@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from calrt._enums import Status
-from calrt.errors import error_for
+from calrt.errors import CalrtError, error_for
 
-__all__ = ["flag", "function", "iterable", "seconds", "text", "whole"]
+__all__ = ["flag", "function", "iterable", "option", "seconds", "text", "whole"]
 
 
 def refuse(name: str, value: object, due: str) -> NoReturn:
@@ -94,3 +94,17 @@ def iterable(name: str, value: Any, due: str) -> list[Any]:
     ):
         refuse(name, value, due)
     return list(value)
+
+
+def option(name: str, value: object) -> str:
+    """A driver's option, as drivers get them: as text."""
+    if isinstance(value, bool):
+        return str(int(value))
+    if not isinstance(value, (str, int, float)):
+        refuse(name, value, "a text or a number")
+    try:
+        return text(name, str(value))
+    except ValueError as error:
+        if isinstance(error, CalrtError):
+            raise
+        refuse(name, value, "a number that can be written")

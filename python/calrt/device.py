@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from weakref import WeakSet
 
 from calrt import _core, recovery
-from calrt._arguments import flag, function, iterable, refuse, text, whole
+from calrt._arguments import flag, function, iterable, option, refuse, text, whole
 from calrt._enums import Status
 from calrt.device_facts import BufferRules, Capability, DeviceInfo, DeviceTrace, Footprint, Topology
 from calrt.errors import CalrtError, PackageError, error_for
@@ -197,10 +197,9 @@ class Device:
         sequences at a time; `cells`: token positions per lane; `profiles`, `chunks`: decode batches and
         prefill chunks to prepare, all if empty. `compute`: auto, f32, bf16; `kv_dtype`, `logits_dtype`: auto,
         f32, bf16. `parallel`, `placement`: auto, or one of `topology.modes` and `topology.placements`. What
-        is left out takes the package's default; nothing is clamped. `in_flight`: jobs that the engine has at
-        a time; 2 is an `UnsupportedError`, which says what to record first (docs/evidence.md).
-        `progress(what, done, total)`, in bytes, is called now and then; an exception it raises cancels the
-        load and comes out here.
+        is left out takes the package's default; nothing is clamped. `in_flight`: jobs of the engine at a
+        time, 1 (docs/evidence.md has what 2 takes). `progress(what, done, total)`, in bytes, is called now
+        and then; an exception it raises cancels the load and comes out here.
 
         The `Model` is the caller's: close it, or use it in `with`. Raises `PackageError` (missing, damaged,
         rejected, made for another device), `InvalidArgumentError` naming the option, `UnsupportedError` for
@@ -440,7 +439,7 @@ def open(
         refuse("evidence", evidence, "a path or None")
     if evidence is not None:
         collect(evidence)  # what is named must be there, and sound
-    own = {name: _option(name, value) for name, value in options.items()}
+    own = {name: option(name, value) for name, value in options.items()}
     try:
         native = _core.Device.open(spec, own, layers=stack, exclusive=exclusive, isolate=isolate)
     except CalrtError as error:
@@ -450,20 +449,6 @@ def open(
 
 
 _COUNTS = "a list of whole numbers"
-
-
-def _option(name: str, value: object) -> str:
-    """A driver's option, as drivers get them: as text."""
-    if isinstance(value, bool):
-        return str(int(value))
-    if not isinstance(value, (str, int, float)):
-        refuse(name, value, "a text or a number")
-    try:
-        return text(name, str(value))
-    except ValueError as error:
-        if isinstance(error, CalrtError):
-            raise
-        refuse(name, value, "a number that can be written")
 
 
 def _add_defaults(model: object, options: LoadOptions) -> None:
