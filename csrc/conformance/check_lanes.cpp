@@ -284,6 +284,37 @@ CONFORMANCE_CHECK("DATA-13", "") {
             "lanes %u and %u hold other tokens, and give the same logits", lane, lanes.front());
 }
 
+// The same of graphs of one row, whose lanes come one after the other.
+CONFORMANCE_CHECK("DATA-13", "in_turn") {
+  Player player(kit);
+  needs_results(kit, player);
+  needs_lanes(player, 2);
+  const std::vector<uint32_t> decoders = player.decoders(1);
+  if (decoders.empty()) skip("no decode graph");
+  GraphCall& call = player.call(decoders.front());
+  if (call.graph().lane_map != CALD_LANE_MAP_ANY) skip("lane_map is not any");
+  std::vector<uint32_t> lanes = lanes_in_reach(player);
+  std::map<uint32_t, Tokens> tokens;
+  std::map<uint32_t, Bytes> alone;
+  for (const uint32_t lane : lanes) {
+    tokens[lane] = player.prompt(720 + lane, 7);
+    alone[lane] = player.feed(player.all(lane).back(), lane, tokens[lane]);
+  }
+  for (size_t turn = 0; turn < lanes.size(); ++turn) {
+    for (const uint32_t lane : lanes)
+      player.feed(player.all(lane).back(), lane,
+                  Tokens(tokens[lane].begin(), tokens[lane].end() - 1));
+    for (const uint32_t lane : lanes) {
+      player.fill_decode(call, {{tokens[lane].back(), 6, static_cast<int32_t>(lane)}});
+      call.run();
+      REQUIRE(close(call.row(0), alone[lane], player.info().logits_dtype),
+              "%s: lane %u gives other logits when other lanes come between", call.graph().name,
+              lane);
+    }
+    std::rotate(lanes.begin(), lanes.begin() + 1, lanes.end());
+  }
+}
+
 CONFORMANCE_CHECK("DATA-15", "again") {
   Player player(kit);
   needs_results(kit, player);
