@@ -24,11 +24,12 @@ import calrt
 from calrt import report
 from calrt.cli import main
 from calrt.presets import build_preset
-from calrt.report import Made, questions
+from calrt.report import Made, questions, records
 from calrt.report.redact import Redactor
 from calrt.report.replay import replay
 from test_conformance_defects import driver
 from test_server_process import Process
+from test_server_recovery import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs/vendor-driver.md").read_text(encoding="utf-8")
@@ -282,6 +283,19 @@ def test_versions_are_no_addresses() -> None:
     assert Redactor({}).tree(about) == {"runtime": "1.2.3.4", "note": "<address>"}
 
 
+def test_a_record_that_is_too_long_says_that_it_was_cut(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use(tmp_path / "run.jsonl")
+    monkeypatch.setattr(records, "_MOST_LINES", 10)
+    _, files = made(tmp_path, records=[tmp_path / "run.jsonl"])
+    lines = files["records/1.jsonl"].decode().splitlines()
+    assert [len(lines), json.loads(lines[-1])] == [11, {"cut": "after 10 lines"}]
+    monkeypatch.setattr(report, "_MOST_RECORD", 100)
+    _, files = made(tmp_path, records=[tmp_path / "run.jsonl"])
+    assert files["records/1.jsonl"].decode().splitlines()[-1] == '{"cut": "after 0 MiB"}'
+
+
 @given(
     st.text(max_size=30),
     st.text(max_size=30),
@@ -338,6 +352,28 @@ def test_a_driver_that_dies_gives_a_report_that_says_so(
     found, files = made(tmp_path, spec)
     assert found.device == "the process of the driver ended, SIGABRT: open"
     assert tree(files, "device.json")["steps"] == []
+
+
+def test_a_hung_driver_is_not_left_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CALRT_LAYERS", "fault:submit delay_ms=60000 nth=5")
+    code = "from calrt import report; report.make('mock', package='preset:tiny', output='r.zip')"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path) as process:
+        wait_for(lambda: any(works(child) for child in children(process.pid)))
+        (child,) = children(process.pid)
+        process.kill()
+    wait_for(lambda: not works(child))
+
+
+def children(process: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def works(process: int) -> bool:
+    """Whether it lives; one that has ended and was not waited for has no command line."""
+    try:
+        return b"calrt.report.child" in Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize(
@@ -528,7 +564,7 @@ def test_the_four_steps_of_the_page_are_real(
     run("calrt conformance isolate:calrt076")
     assert (tmp_path / "evidence.json").is_file()
     proven = re.findall(r"^(\w+) .* C0 .*recorded", run("calrt caps -dev calrt076 -m"), re.MULTILINE)
-    assert {"explicit_positions", "n_valid", "completion_callback"} <= set(proven)
+    assert {"explicit_positions", "n_valid", "lane_map_any", "completion_callback"} <= set(proven)
     assert "the device: ok" in run("calrt report")
     assert (tmp_path / "calrt-report.zip").is_file()
     serve = next(command for command in commands if "calrt-server" in command)

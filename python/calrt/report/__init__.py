@@ -42,6 +42,7 @@ PATIENCE = 60.0
 """Seconds that one step on the device may take before the driver is said to hang."""
 
 _MOST_STDERR = 64 << 10
+_MOST_RECORD = 256 << 20
 Progress = Callable[[str], object]
 
 
@@ -160,6 +161,8 @@ def _on_device(task: child.Task, patience: float, progress: Progress) -> tuple[s
         finally:
             process.kill()
             code = process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
         length = errors.seek(0, os.SEEK_END)
         errors.seek(max(0, length - _MOST_STDERR))
         said = errors.read().decode("utf-8", "replace")
@@ -183,9 +186,9 @@ def _follow(
         lines.put(None)
 
     with suppress(BrokenPipeError):
-        if process.stdin is not None:
-            process.stdin.write(task)
-            process.stdin.close()
+        if process.stdin is not None:  # which stays open: its end tells the child that this process is gone
+            process.stdin.write(f"{task}\n")
+            process.stdin.flush()
     threading.Thread(target=pump, name="calrt-report", daemon=True).start()
     step = "start"
     while True:
@@ -246,6 +249,9 @@ def _record(path: Path, redactor: Redactor, content: bool) -> tuple[bytes, Seen]
         kept = redacted(row, redactor, content)
         seen.add(kept)
         out.write(json.dumps(kept, separators=(",", ":"), ensure_ascii=False) + "\n")
+        if out.tell() > _MOST_RECORD:
+            out.write(json.dumps({"cut": f"after {_MOST_RECORD >> 20} MiB"}) + "\n")
+            break
     return out.getvalue().encode(), seen
 
 

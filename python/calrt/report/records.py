@@ -31,6 +31,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             if number > _MOST_LINES:
+                yield {"cut": f"after {_MOST_LINES} lines"}
                 return
             try:
                 row = json.loads(line)
