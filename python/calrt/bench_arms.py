@@ -21,6 +21,7 @@ import calrt
 from calrt import _core
 from calrt._enums import Status
 from calrt.errors import error_for
+from calrt.probes.subject import open_when_free
 
 __all__ = ["Arms"]
 
@@ -74,9 +75,8 @@ class Arms:
             return device.info, device.package(self._package)
 
     def _open(self) -> calrt.Device:
-        return calrt.open(
-            self._spec, layers=self._layers, isolate=self._isolate, allow_unverified=True
-        )  # to measure is how it is verified
+        # To measure is how it is verified.
+        return open_when_free(self._spec, layers=self._layers, isolate=self._isolate, allow_unverified=True)
 
     def _raw_turn(self) -> RawLoop:
         if self._exclusive and self._calrt is not None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,9 @@ from typing import Any
 import calrt
 from calrt import _core
 
-__all__ = ["Subject", "Worker", "deltas", "digest", "driver_counters", "told"]
+__all__ = ["Subject", "Worker", "deltas", "digest", "driver_counters", "open_when_free", "told"]
+
+_FREE_S = 5.0
 
 
 @dataclass
@@ -36,7 +39,7 @@ class Subject:
         """The device, with what is not proven yet: to find that out is what a probe is for."""
         self.stage("open")
         options: dict[str, Any] = dict(self.options)
-        return calrt.open(self.spec, isolate=self.isolate, allow_unverified=True, **options)
+        return open_when_free(self.spec, isolate=self.isolate, allow_unverified=True, **options)
 
     @contextmanager
     def loaded(self, **load: Any) -> Iterator[tuple[calrt.Device, calrt.Model]]:
@@ -65,6 +68,18 @@ def _numbers(allowed: Any) -> Sequence[int]:
     if isinstance(allowed, dict):
         return range(allowed["min"], allowed["max"] + 1, allowed["step"])
     return list(allowed)
+
+
+def open_when_free(spec: str, **options: Any) -> calrt.Device:
+    """`calrt.open` of a device that was closed a moment ago: its last job may be let go a moment later."""
+    gc.collect()
+    try:
+        return calrt.open(spec, **options)
+    except calrt.DeviceError as error:
+        if error.recovery != "wait":
+            raise
+        device: calrt.Device = error.recover(timeout=_FREE_S)
+        return device
 
 
 class Worker:
