@@ -14,7 +14,7 @@ import calrt
 from calrt import probes
 from calrt.cli import main
 from calrt.device_facts import TraceEvent
-from calrt.evidence import Evidence, hardware_figures
+from calrt.evidence import Evidence, Identity, Verdict, hardware_figures
 from calrt.probes import outbuf
 from calrt.probes.registry import PROBES
 from calrt.probes.subject import Subject, Worker
@@ -255,3 +255,28 @@ def test_what_does_not_open_is_no_evidence(tmp_path: Path, capsys: pytest.Captur
     assert shown["probes"]["golden"]["word"] == "broken"
     assert "needs a device that opens" in shown["error"]["message"]
     assert not file.exists()
+
+
+def test_nothing_is_rounded_up_when_records_are_merged(tmp_path: Path) -> None:
+    file = tmp_path / "evidence.json"
+    about = Identity("0" * 64, "0.7.6", "1" * 64, "vdev-2chip", "id")
+
+    def found(verdict: str, *rules: str, calrt: str = "1") -> Evidence:
+        utc = "2026-11-30T12:00:00+00:00"
+        capabilities = {"queue": Verdict(verdict, rules)}
+        return Evidence(about, "driver", "1", "package", "subject", calrt, utc, capabilities)
+
+    def merged(before: Evidence, now: Evidence) -> Verdict:
+        before.write(file)
+        return now.merged_into(file).capabilities["queue"]
+
+    assert merged(found("fail", "JOB-19"), found("pass", "probe:queue")).verdict == "fail"
+    assert merged(found("pass", "JOB-19"), found("fail", "probe:queue")).verdict == "fail"
+    assert merged(found("pass", "JOB-19"), found("pass", "probe:queue")) == Verdict(
+        "pass", ("JOB-19", "probe:queue")
+    )
+    assert merged(found("fail", "probe:queue"), found("pass", "probe:queue")).verdict == "pass"
+    assert merged(found("fail", "probe:queue"), found("skip")).verdict == "fail"
+    assert merged(found("skip"), found("pass", "probe:queue")).verdict == "pass"
+    with pytest.raises(ValueError, match=r"recorded by calrt 0: record to another file"):
+        merged(found("pass", "probe:queue", calrt="0"), found("pass", "probe:queue"))
