@@ -204,9 +204,14 @@ def found_in(files: dict[str, bytes], words: list[bytes]) -> set[tuple[str, byte
 
 
 def test_no_byte_of_it_tells_who_where_or_what(
-    planted: Path, recorded: tuple[Path, list[bytes]], tmp_path: Path
+    planted: Path, recorded: tuple[Path, list[bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     record, content = recorded
+    (tmp_path / "evidence").mkdir()
+    (tmp_path / "evidence" / f"{PLANTED['foreign']}.json").write_text("damaged: the log names it")
+    run = report._on_device
+    printed = f"see /home/{PLANTED['foreign']}/core"
+    monkeypatch.setattr(report, "_on_device", lambda *task: (run(*task)[0], printed))
     package = build_preset("tiny", driver="mock", device_class="mock-tiny", folder=planted / "package")
     found, files = made(tmp_path, package=package, records=[record])
     words = [*(word.encode() for word in PLANTED.values()), str(tmp_path).encode(), str(Path.home()).encode()]
@@ -214,6 +219,8 @@ def test_no_byte_of_it_tells_who_where_or_what(
     assert found_in({"records": files["records/1.jsonl"]}, content) == set()
     assert found_in(files, [content[-1]]) == set()
     assert not [name for name in files if b"/home/" in files[name] or b"SITE_DEPLOY" in files[name]]
+    assert files["driver-output.txt"] == b"see <path>"
+    assert b"evidence is left out: <path>" in files["log.txt"]
     environment = tree(files, "environment.json")
     assert environment["CALRT_CACHE"] == "<path>"
     text = json.dumps(tree(files, "device.json"))
