@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The versions of the driver ABI that calrt speaks. 1.0 is 0.9 with a promise: what was built against a draft,
-// 0.1 to 0.9, is asked in the drafts' words and works.
+// The versions of the driver ABI that calrt speaks. 1.0 is 0.9 with a promise: what was built
+// against a draft, 0.1 to 0.9, is asked in the drafts' words and works.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ inline bool speaks_abi(uint32_t version) {
   return version >> 16 == CALD_ABI_MAJOR || (version >= 1 && version <= kLastDraftAbi);
 }
 
-// What ask(version) answers to calrt's version, or to the drafts' where a driver does not know that.
+// What ask(version) answers to calrt's version, or to the drafts' where a driver does not know
+// that.
 template <class Ask>
 cald_status ask_entry(Ask&& ask) {
   const cald_status answer = ask(CALD_ABI_VERSION);
