@@ -21,6 +21,7 @@ import calrt
 from calrt.cli import main, make_parser
 from calrt.cli.output import EXIT_CODES
 from calrt.perf import row_fault
+from test_conformance_defects import driver
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -62,6 +63,17 @@ def test_devices(cli: Run) -> None:
     code, out, _ = cli("devices")
     assert code == 0
     assert re.search(r"^cpu +cpu \(cpu-ref\), 1 chip, .* driver \d", out, re.M)
+
+
+def test_a_driver_that_dies_takes_no_other_out_of_the_list(
+    cli: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trap = Path(driver("broken_missing"))  # its library traps at the first call
+    (tmp_path / trap.name).symlink_to(trap)
+    monkeypatch.setenv("CALRT_DRIVER_PATH", str(tmp_path))
+    rows = {row["device"]: row for row in document(cli, "devices")["devices"]}
+    assert re.search(r"DEVICE_LOST .* killed by signal 4 ", rows["broken_missing"]["error"])
+    assert rows["cpu"]["device_class"] == "cpu-ref"
 
 
 def test_caps_is_a_table_with_a_column_for_hardware(cli: Run) -> None:

@@ -17,6 +17,8 @@ _EXAMPLES = """  calrt devices                     a line for each device
   CALRT_DRIVER_PATH=/opt/drivers calrt devices
                                     those of libcald_*.so in that folder too
 """
+_PATIENCE_S = 10
+"""For each call of a driver, its library's load and its runtime's start among them."""
 
 
 def add_command(commands: Commands) -> None:
@@ -26,8 +28,9 @@ def add_command(commands: Commands) -> None:
         "devices",
         _devices,
         summary="list the devices that can be opened here",
-        about="A driver that cannot be opened is listed with its error. Of mock the one that `mock`\n"
-        "opens is listed; others are opened by name: mock:bare, mock:qwen3-30b-a3b, mock:dual-chip.",
+        about="A driver that cannot be opened, hangs or dies is listed with its error.\n"
+        "Of mock the one that `mock` opens is listed; others are opened by name: mock:bare,\n"
+        "mock:qwen3-30b-a3b, mock:dual-chip.",
         examples=_EXAMPLES,
     )
 
@@ -36,7 +39,8 @@ def _devices(options: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     for name in calrt.drivers():
         try:
-            with calrt.open(name, exclusive=False) as device:
+            # In a process of its own: a driver that dies or hangs while it is asked takes no other along.
+            with calrt.open(f"isolate:{name}", exclusive=False, isolate_deadline=_PATIENCE_S) as device:
                 rows.append({"device": name, **vars(device.info)})
         except calrt.CalrtError as error:
             rows.append({"device": name, "error": str(error)})
