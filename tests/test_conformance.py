@@ -102,6 +102,23 @@ def test_without_a_package_the_rest_is_tested(tmp_path: Path) -> None:
         conformance.run("cpu", package=tmp_path)
 
 
+def test_a_preset_is_made_for_the_driver(capsys: pytest.CaptureFixture[str]) -> None:
+    named = conformance.run("mock:bare", package="preset:bare", only=["ENTRY"])
+    assert named.package == conformance.run("mock:bare", only=["ENTRY"]).package
+    with calrt.open("null") as device:
+        loaded = device.package("preset:bare").directory
+    assert conformance.run("null", package="preset:bare", only=["ENTRY"]).package == loaded
+    for words, says in (
+        (
+            ("null", "--package", "preset:nosuch"),
+            "--package preset:nosuch: there is no preset 'nosuch'",
+        ),
+        (("mock:bare", "--package", "preset:tiny"), "this one is mock:bare: load preset:bare"),
+    ):
+        assert main(["conformance", *words]) == 2
+        assert says in capsys.readouterr().err
+
+
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "evidence.json"
     arguments = ["conformance", "mock:tiny", "--option", "clock=virtual", "--json", "--record", str(file)]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import calrt
-from calrt.device_facts import DeviceInfo
 from calrt.gguf import parse_gguf
 from calrt.preset_vocabulary import CONTROLS, FEWEST, made_up_vocabulary, vocabulary_gguf
 from calrt.presets import PRESETS, build_preset, preset_for, preset_name
@@ -30,11 +29,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def manifest_of(package: Path) -> Any:
     return json.loads((package / "manifest.json").read_text())
-
-
-def info(driver: str, device_class: str) -> DeviceInfo:
-    with calrt.open("null") as device:
-        return DeviceInfo(**vars(device.info) | {"driver": driver, "device_class": device_class})
 
 
 # ---- packages ---------------------------------------------------------------------------------------
@@ -302,25 +296,25 @@ def test_cpu_computes_a_preset(name: str) -> None:
 
 
 def test_a_preset_is_for_the_mock_of_its_name() -> None:
-    assert preset_for("bare", info("mock", "mock-bare")) == build_preset("bare")
+    assert preset_for("bare", "mock", "mock-bare") == build_preset("bare")
     with pytest.raises(
         calrt.PackageError, match=r"mock:bare, this one is mock:tiny: load preset:tiny"
     ) as seen:
-        preset_for("bare", info("mock", "mock-tiny"))
+        preset_for("bare", "mock", "mock-tiny")
     assert seen.value.code is calrt.Status.VERSION_MISMATCH
     with pytest.raises(
         calrt.UnsupportedError, match=r"mock, null, cpu and calrt076, this device has driver vendor"
     ):
-        preset_for("bare", info("vendor", "npu"))
+        preset_for("bare", "vendor", "npu")
 
 
 def test_a_placement_chooses_the_mode() -> None:
-    device = info("mock", "mock-dual-chip")
-    assert preset_for("dual-chip", device) == build_preset("dual-chip")
-    assert preset_for("dual-chip", device, "auto", "chip:1") == build_preset("dual-chip")
+    device = "mock", "mock-dual-chip"
+    assert preset_for("dual-chip", *device) == build_preset("dual-chip")
+    assert preset_for("dual-chip", *device, "auto", "chip:1") == build_preset("dual-chip")
     tensor = build_preset("dual-chip", parallel="tensor")
-    assert preset_for("dual-chip", device, "auto", "chips:0+1") == tensor
-    assert preset_for("dual-chip", device, "tensor") == tensor
+    assert preset_for("dual-chip", *device, "auto", "chips:0+1") == tensor
+    assert preset_for("dual-chip", *device, "tensor") == tensor
 
 
 def test_only_a_text_with_the_prefix_is_a_preset() -> None:

@@ -129,16 +129,17 @@ def run(
 ) -> Report:
     """Runs the checks on a driver: a spec as `calrt.open` takes it, `mock:bare` or a library's path.
 
-    `package`: a directory made for the driver; by default the preset of a mock device, else `preset:tiny`
-    made for this driver. `options`: of the device. `only`: rules ("JOB-03"), groups ("JOB") or checks.
-    `patience`: seconds for each check. `progress` is called with the name of each check that begins and how
-    many have ended. Raises `UsageError` for an unknown rule, option or package, `MissingError`.
+    `package`: a directory made for the driver, or "preset:NAME", which is made for it; by default the preset
+    of a mock device, else `preset:tiny`. `options`: of the device. `only`: rules ("JOB-03"), groups ("JOB")
+    or checks. `patience`: seconds for each check. `progress` is called with the name of each check that
+    begins and how many have ended. Raises `UsageError` for an unknown rule, option or package, `MissingError`.
     """
     words = [program(), driver, *(word for item in (options or {}).items() for word in _option(*item))]
     subject = _describe(driver, words, patience)
     device = subject.get("device")
-    if package is None and device is not None:
-        package = _stand_in(subject["driver"], device["device_class"])
+    if package is None or presets.preset_name(package) is not None:
+        made_for = None if device is None else (subject["driver"], device["device_class"])
+        package = None if made_for is None else _stand_in(presets.preset_name(package), *made_for)
     report = Report(driver, subject, None if package is None else os.fspath(package))
     if package is not None:
         words += ["--package", os.fspath(package)]
@@ -158,9 +159,16 @@ def _option(key: str, value: str) -> tuple[str, str]:
     return "--option", f"{key}={value}"
 
 
-def _stand_in(driver: str, device_class: str) -> str:
-    name = device_class.removeprefix("mock-") if driver == "mock" else "tiny"
-    return os.fspath(presets.build_preset(name, driver=driver, device_class=device_class))
+def _stand_in(name: str | None, driver: str, device_class: str) -> str:
+    """A preset made for this driver, as by `Device.load`; for a driver that calrt does not know, too."""
+    if name is None:
+        name = device_class.removeprefix("mock-") if driver == "mock" else "tiny"
+    try:
+        if driver == "mock":  # whose presets are each of a device of their own
+            return os.fspath(presets.preset_for(name, driver, device_class))
+        return os.fspath(presets.build_preset(name, driver=driver, device_class=device_class))
+    except (calrt.PackageError, ValueError) as error:
+        raise UsageError(f"--package preset:{name}: {error}") from error
 
 
 def _describe(driver: str, words: list[str], patience: float) -> dict[str, Any]:
@@ -322,7 +330,10 @@ def add_command(commands: Commands) -> None:
         "driver", nargs="?", metavar="DRIVER", help="null, cpu, mock:bare, /path/libcald_x.so"
     )
     parser.add_argument(
-        "--package", type=path, metavar="DIR", help="made for the driver (default: a preset, made for it)"
+        "--package",
+        type=path,
+        metavar="P",
+        help="a directory made for the driver, or preset:NAME (default: a preset), which is made for it",
     )
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="of the device")
     parser.add_argument("--only", action="append", default=[], metavar="RULE", help="a rule, group or check")

@@ -296,7 +296,7 @@ class Device:
                 directory = package_for(model, progress, compute=options.get("compute", "auto"))
             else:
                 wanted = options.get("parallel", "auto"), options.get("placement", "auto")
-                directory = preset_for(name, self.info, *wanted)
+                directory = preset_for(name, self.info.driver, self.info.device_class, *wanted)
         except TimeoutError:
             raise
         except OSError as error:

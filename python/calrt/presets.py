@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from calrt._enums import Status
-from calrt.device_facts import DeviceInfo
 from calrt.errors import PackageError, UnsupportedError
 from calrt.model_cache import cached_package
 from calrt.package_build import HashingWriter, new_directory, write_file, write_template
@@ -167,29 +166,31 @@ def preset_defaults(model: str) -> tuple[int | None, int | None]:
     return (None, None) if preset is None else preset.defaults
 
 
-def preset_for(name: str, device: DeviceInfo, parallel: str = "auto", placement: str = "auto") -> Path:
-    """The package of a preset for an open device, built into the user's cache at its first use.
+def preset_for(
+    name: str, driver: str, device_class: str, parallel: str = "auto", placement: str = "auto"
+) -> Path:
+    """The package of a preset for a driver and device class, in the user's cache, built at its first use.
 
     `parallel` "auto" is the first mode that has `placement`. Raises `PackageError` on a mock device of
     another name, `UnsupportedError` for a driver that cannot run a stand-in, and what `build_preset` raises.
     """
     _known(name)
-    if device.driver == "mock" and device.device_class != f"mock-{name}":
-        mock = device.device_class.removeprefix("mock-")
+    if driver == "mock" and device_class != f"mock-{name}":
+        mock = device_class.removeprefix("mock-")
         raise PackageError(
             f"preset:{name} is made for the device mock:{name}, this one is mock:{mock}: "
             f"load preset:{mock}, or open mock:{name}",
             Status.VERSION_MISMATCH,
         )
-    if device.driver not in ("mock", *_CLASSES, *_ADAPTER_CLASSES):
+    if driver not in ("mock", *_CLASSES, *_ADAPTER_CLASSES):
         raise UnsupportedError(
             f"preset:{name} is a stand-in for the drivers mock, null, cpu and calrt076, this device has "
-            f"driver {device.driver}: load a package that is made for it"
+            f"driver {driver}: load a package that is made for it"
         )
-    modes = _modes(_known(name), device.driver)
+    modes = _modes(_known(name), driver)
     if parallel == "auto":
         parallel = next((mode for mode, places in modes.items() if placement in places), "auto")
-    return build_preset(name, driver=device.driver, device_class=device.device_class, parallel=parallel)
+    return build_preset(name, driver=driver, device_class=device_class, parallel=parallel)
 
 
 def build_preset(
