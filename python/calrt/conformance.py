@@ -132,7 +132,8 @@ def run(
     `package`: a directory made for the driver, or "preset:NAME", which is made for it; by default the preset
     of a mock device, else `preset:tiny`. `options`: of the device. `only`: rules ("JOB-03"), groups ("JOB")
     or checks. `patience`: seconds for each check. `progress` is called with the name of each check that
-    begins and how many have ended. Raises `UsageError` for an unknown rule, option or package, `MissingError`.
+    begins and how many have ended. Raises `UsageError` for an unknown rule, option or package, and
+    `MissingError`.
     """
     words = [program(), driver, *(word for item in (options or {}).items() for word in _option(*item))]
     subject = _describe(driver, words, patience)
