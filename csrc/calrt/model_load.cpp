@@ -44,7 +44,7 @@ Result<void> check_standin(const Manifest& manifest, const std::string& driver, 
       Status::PACKAGE_REJECTED,
       "D25: package '%s' is a stand-in (provenance.kind), and %s is not one of calrt's "
       "drivers (mock, cpu, null): what it shows is not the device's; load a package made of "
-      "a model, or allow it to test a driver of your own (server and commands: "
+      "a model, or allow it to test a driver of your own (calrt-server, calrt: "
       "--allow-unverified, Python: calrt.open(..., allow_unverified=True), C++: "
       "LoadRequest::allow_standin)",
       manifest.name.c_str(), driver.c_str());
