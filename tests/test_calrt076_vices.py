@@ -101,7 +101,7 @@ def test_what_ends_the_process_ends_no_caller(
     for check in report.broken:  # and is told for what it is; what comes after a new start is right
         told = ("killed by signal", "in state 4", "answered 27")
         assert any(words in check.why for words in told), check
-    assert sum(check.verdict == "pass" for check in report.checks) > len(report.checks) / 4
+    assert sum(check.verdict == "pass" for check in report.checks) > len(report.checks) / 5
     assert gone()
 
 

@@ -77,7 +77,7 @@ def test_there_are_many_defects_and_each_rule_has_one() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("broken_major", "its table is of ABI major 1"),
+        ("broken_major", "its table is of ABI major 2"),
         ("broken_short", "its table is of "),
         ("broken_no_version", "its table is of 4 bytes"),
         ("broken_throws", "threw"),
