@@ -4,14 +4,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import calrt
 from calrt.cli.output import EXIT_FAILED, Commands, UsageError, emit, number, path
 from calrt.cli.output import add_command as new_command
+
+if TYPE_CHECKING:
+    from calrt.report.replay import Replayed
 
 __all__ = ["add_command"]
 
@@ -21,9 +27,9 @@ _ABOUT = """
 
 It has versions, capabilities with their levels, the status map, recorded evidence, the last jobs, a trace,
 the log, and the open questions to the vendor that it bears on. With --package it runs four short prompts of
-random token ids. It has no host, user, path, secret or address; nothing of what jobs computed either, unless
---with-data. The device is used in a process of its own with a deadline: one that hangs or dies makes a report
-that says so, and exit code 1."""
+random token ids. The file has no host, user, path, secret or address, which this terminal shows; nothing of
+what jobs computed either, unless --with-data. The device is used in a process of its own with a deadline: one
+that hangs or dies makes a report that says so, and exit code 1."""
 
 _EXAMPLES = """  calrt report calrt076 --package /models/qwen3 --output report.zip
   calrt report mock --package preset:tiny --with-data
@@ -54,6 +60,7 @@ def add_command(commands: Commands) -> None:
     parser.add_argument(
         "--output", type=path, default="calrt-report.zip", metavar="FILE", help="default calrt-report.zip"
     )
+    parser.add_argument("--force", action="store_true", help="replace an --output that exists")
     parser.add_argument(
         "--with-data", action="store_true", help="with what jobs were given and gave, for a replay"
     )
@@ -70,7 +77,11 @@ def _report(options: argparse.Namespace) -> int:
         return _replay(options)
     from calrt.report import make
 
+    if not options.force and os.path.lexists(options.output):
+        raise UsageError(f"--output {options.output} exists: name another, or let --force replace it")
     driver = options.driver or ("calrt076" if "calrt076" in calrt.drivers() else "cpu")
+    _check_driver(driver)
+    _check_package(options.package)
     with _steps(options.json) as progress:
         made = make(
             driver,
@@ -91,6 +102,37 @@ def _report(options: argparse.Namespace) -> int:
     return 0 if made.ok else EXIT_FAILED
 
 
+def _check_driver(spec: str) -> None:
+    """A typo is no finding about a device. One that is there and does not open is."""
+    plain = spec.removeprefix("isolate:")
+    folder, _, last = plain.rpartition("/")
+    name = last.partition(":")[0]
+    if plain.startswith("/"):
+        if not Path(folder, name).is_file():
+            raise UsageError(f"report {spec}: there is no file {folder}/{name}")
+    elif folder:
+        raise UsageError(f"report {spec}: a driver's name, or an absolute path, is due")
+    elif name not in calrt.drivers():
+        known = ", ".join(calrt.drivers())
+        raise UsageError(
+            f"report {spec}: there is no driver {name!r}: {known} (CALRT_DRIVER_PATH adds folders)"
+        )
+
+
+def _check_package(package: str | None) -> None:
+    from calrt.model_fetch import model_path
+    from calrt.presets import PRESETS, preset_name
+
+    if package is None:
+        return
+    name = preset_name(package)
+    if name is not None:
+        if name not in PRESETS:
+            raise UsageError(f"--package {package}: there is no preset {name!r}: {', '.join(PRESETS)}")
+    elif not os.path.exists(package) and model_path(package) is None:
+        raise UsageError(f"--package {package}: no such package directory, GGUF file or fetched model")
+
+
 def _replay(options: argparse.Namespace) -> int:
     from calrt.report.replay import replay
 
@@ -99,11 +141,21 @@ def _replay(options: argparse.Namespace) -> int:
     lines = [f"request {at}: {row['verdict']}" for at, row in enumerate(found.requests, 1)]
     lines += [f"  {text}" for text in found.told]
     lines.append(f"from the record: {found.jobs} jobs, {found.calls} failed calls; {found.diverged} differ")
-    if found.diverged and not found.with_data:
-        lines.append("their data is not in the report: padding counts too, the tokens decide")
-    lines.append("the same" if found.same else f"not the same: {found.why}")
+    lines.append(_verdict(found))
     emit(options, asdict(found) | {"same": found.same}, "\n".join(lines))
     return 0 if found.same else EXIT_FAILED
+
+
+def _verdict(found: Replayed) -> str:
+    if not found.same:
+        return f"not the same: {found.why}"
+    if not found.diverged:
+        return "the same"
+    # Without data in the report there are hashes of whole outputs, which count padding, too.
+    return (
+        f"the same tokens; {found.diverged} output hashes or calls differ from the record, "
+        "and the outputs themselves were not recorded"
+    )
 
 
 @contextmanager

@@ -48,7 +48,10 @@ Progress = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Made:
-    """A report that was written. `device`: "ok", or what went wrong on it. `files`: name -> bytes."""
+    """A report that was written. `device`: "ok", or what went wrong on it. `files`: name -> bytes.
+
+    `output`, `device` and `errors` are for who made it, and not redacted; what is in the file is.
+    """
 
     output: str
     device: str
@@ -82,12 +85,14 @@ def make(
     each step on the device. `progress` is called with the name of each step.
 
     A device that fails, hangs or dies makes no exception: `Made.device` says it, and so does the report.
-    Raises `OSError` if a record cannot be read or the report not be written, `ValueError` for a file that is
-    no record, and if something of this machine would be in it in spite of all.
+    Raises `OSError` if a record cannot be read or the report not be written, mostly before the device is
+    touched; `ValueError` for a file that is no record, and if something of this machine would be in it in
+    spite of all.
     """
     text("driver", driver)
     seconds("timeout", timeout)
     began = time.monotonic()
+    target = Path(output).absolute()
     given = [os.fspath(path) for path in (package, output, *records) if path is not None]
     paths = tuple(path for path in given if not path.startswith("preset:") and os.sep in path)
     redactor = Redactor(paths=(*paths, *(os.path.abspath(path) for path in paths)))
@@ -95,6 +100,7 @@ def make(
     for number, path in enumerate(records, 1):
         progress(f"reading record {number} of {len(records)}")
         contents[f"records/{number}.jsonl"], _ = _record(Path(path), redactor, with_data)
+    _check_writable(target)
     with tempfile.TemporaryDirectory(prefix="calrt-report-") as folder:
         task = child.Task(
             driver, None if package is None else os.fspath(package), folder, with_data, secrets.randbits(31)
@@ -117,18 +123,19 @@ def make(
         name: (json.dumps(tree, indent=1, ensure_ascii=False) + "\n").encode()
         for name, tree in documents.items()
     }
-    outcome = redactor.text(_outcome(device, ended))
+    outcome = _outcome(device, ended)
+    told = redactor.text(outcome)
     about = {
         "schema": SCHEMA,
         "utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "device": outcome,
+        "device": told,
         "with_data": with_data,
         "files": sorted([*contents, "README.txt"]),
     }
     contents["report.json"] = (json.dumps(about, indent=1) + "\n").encode()
-    contents["README.txt"] = readme(outcome, with_data, "run/record.jsonl" in contents, len(records)).encode()
+    contents["README.txt"] = readme(told, with_data, contents, "run" in device).encode()
     _check(contents, redactor)
-    write_atomically(Path(output).absolute(), _zip(contents))
+    write_atomically(target, _zip(contents))
     return Made(
         os.fspath(output),
         outcome,
@@ -136,9 +143,7 @@ def make(
         {name: len(data) for name, data in sorted(contents.items())},
         with_data,
         len(asked),
-        redactor.tree(
-            [step["error"] | {"step": step["step"]} for step in device["steps"] if "error" in step]
-        ),
+        [step["error"] | {"step": step["step"]} for step in device["steps"] if "error" in step],
     )
 
 
@@ -229,6 +234,15 @@ def _outcome(device: dict[str, Any], ended: str) -> str:
 
 
 # ---- the files --------------------------------------------------------------------------------------
+
+
+def _check_writable(target: Path) -> None:
+    """Before the device is asked: what it does may take long, and a report of it may not be had again."""
+    if target.exists() and not target.is_file():
+        raise OSError(f"{target} is no file: the report is not written there")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=target.parent):
+        pass
 
 
 def _device_files(folder: Path, redactor: Redactor, with_data: bool, contents: dict[str, bytes]) -> Seen:

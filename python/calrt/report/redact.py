@@ -55,9 +55,11 @@ _SHAPES = (
     (re.compile(r"\b(?!127\.)(?:\d{1,3}\.){3}\d{1,3}\b(?!\.\d)"), "<address>"),
     (re.compile(r"(?i)\b[a-z][a-z0-9+.\-]{0,20}://[^\s\"'<>]+"), "<address>"),
     (
-        re.compile(r"([\"'`])~?[\w.\-]*/[^\"'`\n]*\1"),
+        re.compile(r"([\"'`])(?:<path>|~?[\w.\-]*)/[^\"'`\n]*\1"),
         r"\1<path>\1",
     ),  # in quotes with blanks in it, or relative
+    # What goes on behind a path of this machine is one path with it.
+    (re.compile(r"<path>(?:/(?:\\ |[^\s\"'`,;:()<>\[\]{}|/])+)+/?"), "<path>"),
     # A path ends at a quote, a separator of lists, or the end of a word; the root alone is none.
     (re.compile(r"(?<![\w<./])(?:~[\w.\-]*)?(?:/(?:\\ |[^\s\"'`,;:()<>\[\]{}|/])+)+/?"), "<path>"),
     (re.compile(r"(?<![\w])[A-Za-z]:\\[^\s\"']+"), "<path>"),
