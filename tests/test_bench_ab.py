@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import calrt
-from calrt import bench_ab, bench_arms
+from calrt import bench_ab
 from calrt.cli import main
 from calrt.evidence import Evidence
 from test_calrt076 import library
@@ -38,7 +40,9 @@ def test_the_interval_is_students() -> None:
     assert math.log(ratio.ratio) == pytest.approx(0.2, abs=1e-6)
     assert math.log(ratio.low) == pytest.approx(0.2 - 1.2706, abs=1e-4)
     assert math.log(ratio.high) == pytest.approx(0.2 + 1.2706, abs=1e-4)
-    assert ratio.verdict == "equal"
+    assert ratio.verdict == "undecided"  # it holds 1 and is far too wide to say equal
+    assert bench_ab.interval([1000, 1001, 999], [1000, 1000, 1000]).verdict == "equal"
+    assert bench_ab.interval([1000, 1030, 980], [1000, 1000, 1000]).verdict == "undecided"
     assert bench_ab.interval([90, 91, 89], [100, 100, 100]).verdict == "faster"
     assert bench_ab.interval([110, 111, 109], [100, 100, 100]).verdict == "slower"
     with pytest.raises(ValueError, match="two pairs"):
@@ -108,13 +112,60 @@ def test_an_output_that_was_reused_is_an_error_and_no_figure(
 
 
 def test_a_loop_that_hangs_or_dies_is_an_error(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_arms, "PATIENCE_S", 1.0)
     monkeypatch.setenv("CALRT_STANDIN_VICES", "abort@3:outbuf_release")
-    with pytest.raises(calrt.ExecutionError, match="calrt076-raw-loop was ended by SIGABRT"):
+    with pytest.raises(calrt.ExecutionError, match="arm A: calrt076-raw-loop was ended by SIGABRT"):
         bench_ab.run("calrt076", steps=4, rounds=1)
     monkeypatch.setenv("CALRT_STANDIN_VICES", "call_never_returns@1:infer")
-    with pytest.raises(calrt.ExecutionError, match="did not answer within 1 s"):
-        bench_ab.run("calrt076", steps=4, rounds=1)
+    with pytest.raises(
+        calrt.ExecutionError, match="arm A hangs: calrt076-raw-loop did not answer within 1 s"
+    ):
+        bench_ab.run("calrt076", steps=4, rounds=1, timeout=1)
+
+
+def test_the_command_names_the_arm_that_hangs(
+    library: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.import_module("calrt.cli.bench_ab"), "_WAIT_S", 0.2)
+    monkeypatch.setenv("CALRT_STANDIN_VICES", "call_never_returns@5:infer")
+    assert main(["bench", "ab", "-dev", "calrt076", "--steps", "16", "--timeout", "2"]) == 1
+    said = capfd.readouterr().err
+    assert "still waiting for arm A, raw: run and wait at once ..." in said
+    assert "arm A hangs: calrt076-raw-loop did not answer within 2 s; a longer --timeout" in said
+
+
+def test_of_what_a_driver_prints_a_few_lines_are_shown(
+    library: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALRT_STANDIN_VICES", "run_takes:100")
+    words = ["bench", "ab", "-dev", "calrt076", "--steps", "4", "--rounds", "1"]
+    assert main(words) == 0
+    said = capfd.readouterr().err
+    assert said.count("standin_sdk: vice run_takes") == 5
+    more = re.search(r"\.\.\. and (\d+) more lines of the driver\n", said)
+    assert more is not None
+    assert (
+        int(more[1]) >= 4 * 4 - 5
+    )  # steps of arm A; what is logged of the others pytest takes
+    assert main([*words, "--json"]) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_what_computes_nothing_has_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "evidence.json"
+    assert main(["bench", "ab", "-dev", "null", "--steps", "8", "--rounds", "3", "--record", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "no verdict: each of the 8 steps gave the same bits: there are no outputs to compare" in shown
+    assert "equal" not in shown
+    assert "C/B" not in shown
+    assert Evidence.read(file).capabilities["in_flight_2"].verdict == "skip"
+
+
+def test_few_rounds_decide_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    report = bench_ab.run("mock", steps=4, rounds=bench_ab.MIN_ROUNDS - 1)
+    assert {ratio.verdict for ratio in report.ratios} == {"undecided"}
+    assert bench_ab.record(report).capabilities["in_flight_2"].verdict == "skip"
+    assert main(["bench", "ab", "-dev", "mock", "--steps", "4", "--rounds", "2"]) == 0
+    assert "undecided: --rounds 2 are too few, 3 or more tell" in capsys.readouterr().out
 
 
 # ---- the record, and what it opens -----------------------------------------------------------------

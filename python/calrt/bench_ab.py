@@ -15,19 +15,23 @@ import hashlib
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from calrt import _core, evidence
-from calrt.bench_arms import Arms
+from calrt.bench_arms import Arms, patience
 from calrt.grounds import IN_FLIGHT_2
 
-__all__ = ["ARMS", "Ratio", "Report", "interval", "record", "run"]
+__all__ = ["ARMS", "MARGIN", "MIN_ROUNDS", "Ratio", "Report", "interval", "record", "run"]
 
 ARMS = {"A": "raw: run and wait at once", "B": "calrt, 1 in flight", "C": "calrt, 2 in flight"}
 _ORDER = "ABCCBA"
 _PAIRS = (("B", "A"), ("C", "A"), ("C", "B"))
 RULE = "bench:ab"
+MARGIN = 0.02
+"""Times are equal where the whole interval lies this close to 1: to hold 1 alone may be mere ignorance."""
+MIN_ROUNDS = 3
+"""Fewer rounds decide nothing."""
 _T975: tuple[float, ...] = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -40,7 +44,8 @@ _T975: tuple[float, ...] = (
 class Ratio:
     """Time of one arm over another's, with its 95 % confidence interval.
 
-    `verdict` of the first arm: faster, slower, or equal where the interval holds 1.
+    `verdict` of the first arm: faster or slower where the interval lies on one side of 1, equal where it
+    holds 1 and lies within `MARGIN` of it, else undecided.
     """
 
     arms: str
@@ -52,9 +57,10 @@ class Ratio:
 
 @dataclass
 class Report:
-    """One comparison. `verdict`: measured, or refused, then `why` names the step that differs.
+    """One comparison. `verdict`: measured; refused, then `why` names the step that differs; or no outputs, of
+    a device that computes nothing: then times are there and nothing is compared.
 
-    `ns`: by arm, of each block of `steps`; `sha256`: by arm, of all its logits; `ratios`: () if refused.
+    `ns`: by arm, of each block of `steps`; `sha256`: by arm, of all its logits; `ratios`: () unless measured.
     `subject`: what it is about, as evidence needs it.
     """
 
@@ -92,7 +98,8 @@ def interval(ours: Sequence[int], theirs: Sequence[int], arms: str = "") -> Rati
     t = _T975[min(len(logs) - 1, len(_T975)) - 1]
     half = t * statistics.stdev(logs) / math.sqrt(len(logs))
     low, high = math.exp(mean - half), math.exp(mean + half)
-    verdict = "faster" if high < 1 else "slower" if low > 1 else "equal"
+    equal = low >= 1 - MARGIN and high <= 1 + MARGIN
+    verdict = "faster" if high < 1 else "slower" if low > 1 else "equal" if equal else "undecided"
     return Ratio(arms, math.exp(mean), low, high, verdict)
 
 
@@ -104,24 +111,31 @@ def run(
     rounds: int = 5,
     layers: str | None = None,
     isolate: bool | None = None,
+    timeout: float | None = None,
     progress: Callable[[str, int, int], object] = lambda what, done, total: None,
+    begun: Callable[[Report], object] = lambda report: None,
 ) -> Report:
     """Compares the arms on a device: `rounds` times A B C C B A of `steps` each, after one to warm.
 
     `layers`, `isolate`: of calrt's arms, as for `calrt.open`; arm A has neither. Without a second lane there
-    is no arm C. Raises what `open` and `load` raise, `ExecutionError` for a raw loop that fails or hangs,
-    `UnsupportedError` without such a program.
+    is no arm C. `timeout`: seconds for each block of arm A and each job of calrt's (None: 60, and a quarter
+    for each step). `progress`: told of the arm that runs; `begun`: of what is compared, before that is done.
+    Fewer than `MIN_ROUNDS` decide nothing. Raises what `open`, `load` and `begun` raise, `ExecutionError` for
+    a raw loop that fails or hangs, `UnsupportedError` without such a program.
     """
-    with contextlib.closing(Arms(spec, package, layers, isolate)) as arms:
+    progress("loading calrt and arm A", 0, 1)
+    limit = patience(steps) if timeout is None else timeout
+    with contextlib.closing(Arms(spec, package, layers, isolate, limit)) as arms:
         sequences = arms.sequences
         steps = min(steps, arms.cells * sequences)
         report = Report(spec, steps, sequences, arms.program, arms.subject)
+        begun(report)
         order = _ORDER if sequences > 1 else _ORDER.replace("C", "")
         digests: dict[str, list[str]] = {}
         total = len(order) * (rounds + 1)
         for at in range(total):
             arm = order[at % len(order)]
-            progress("measuring", at, total)
+            progress(f"arm {arm}, {ARMS[arm]}", at, total)
             ns, found = arms.run(arm, steps)
             if _differs(report, digests, arm, found):
                 report.sha256 = {each: _whole(of_arm) for each, of_arm in digests.items()} | {
@@ -131,9 +145,14 @@ def run(
             if at >= len(order):
                 report.ns.setdefault(arm, []).append(ns)
         report.sha256 = {each: _whole(of_arm) for each, of_arm in digests.items()}
+    if all(len(set(of_arm)) == 1 for of_arm in digests.values()):  # whatever the token
+        report.verdict = "no outputs"
+        report.why = f"each of the {steps} steps gave the same bits: there are no outputs to compare"
+        return report
     for one, other in _PAIRS:
         if one in report.ns:
-            report.ratios.append(interval(report.ns[one], report.ns[other], f"{one}/{other}"))
+            ratio = interval(report.ns[one], report.ns[other], f"{one}/{other}")
+            report.ratios.append(ratio if rounds >= MIN_ROUNDS else replace(ratio, verdict="undecided"))
     return report
 
 
@@ -158,8 +177,14 @@ def _differs(report: Report, digests: dict[str, list[str]], arm: str, found: lis
 
 
 def record(report: Report) -> evidence.Evidence:
-    """What the comparison is evidence for: `in_flight_2` passes if outputs are equal and C gains on B."""
+    """What the comparison is evidence for: `in_flight_2` passes if outputs are equal and C gains on B.
+
+    Skipped where nothing was decided: without a second lane, without outputs, by an interval too wide.
+    """
     about = dict(report.subject)
     package = _core.Package.open(about.pop("package"))
-    verdict = "pass" if report.gain else "skip" if "C" not in report.ns and not report.why else "fail"
+    decided = report.verdict == "refused" or any(
+        ratio.arms == "C/B" and ratio.verdict != "undecided" for ratio in report.ratios
+    )
+    verdict = "pass" if report.gain else "fail" if decided else "skip"
     return evidence.record(**about, package=package, checks=[(IN_FLIGHT_2, RULE, verdict)])

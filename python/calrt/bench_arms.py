@@ -23,16 +23,24 @@ from calrt._enums import Status
 from calrt.errors import error_for
 from calrt.probes.subject import open_when_free
 
-__all__ = ["Arms"]
+__all__ = ["Arms", "patience"]
 
-PATIENCE_S = 300.0
-"""For each block and for the load of a raw loop, and of each job."""
+
+def patience(steps: int) -> float:
+    """Seconds for a block of so many steps, by default: to load and to begin, and a quarter second each."""
+    return 60.0 + steps / 4
 
 
 class Arms:
-    """The raw loop and calrt on one device. One that only one process may hold is handed over in turns."""
+    """The raw loop and calrt on one device. One that only one process may hold is handed over in turns.
 
-    def __init__(self, spec: str, package: str, layers: str | None, isolate: bool | None) -> None:
+    `timeout`: seconds for each block and for the load of a raw loop, and for each job of calrt's.
+    """
+
+    def __init__(
+        self, spec: str, package: str, layers: str | None, isolate: bool | None, timeout: float
+    ) -> None:
+        self._timeout = timeout
         self._spec, self._layers, self._isolate = spec, layers, isolate
         self._raw: RawLoop | None = None
         self._calrt: Runtime | None = None
@@ -82,14 +90,14 @@ class Arms:
         if self._exclusive and self._calrt is not None:
             self._calrt.close()
             self._calrt = None
-        self._raw = self._raw or RawLoop(self._command)
+        self._raw = self._raw or RawLoop(self._command, self._timeout)
         return self._raw
 
     def _calrt_turn(self) -> Runtime:
         if self._exclusive and self._raw is not None:
             self._raw.close()
             self._raw = None
-        self._calrt = self._calrt or Runtime(self._open(), self._package)
+        self._calrt = self._calrt or Runtime(self._open(), self._package, self._timeout)
         return self._calrt
 
     def run(self, arm: str, steps: int) -> tuple[int, list[str]]:
@@ -107,7 +115,8 @@ class Arms:
 class RawLoop:
     """A program that runs steps without calrt; see csrc/drivers/calrt076/raw_loop.cpp for what it is told."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], timeout: float) -> None:
+        self._timeout = timeout
         self._name = Path(command[0]).name
         self._child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, errors="replace"
@@ -129,12 +138,16 @@ class RawLoop:
 
     def _answer(self) -> dict[str, Any]:
         """The next JSON line; what else an SDK prints is passed over."""
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + self._timeout
         while True:
             try:
                 line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                why = f"{self._name} did not answer within {PATIENCE_S:g} s"
+                self._child.kill()  # it would not hear the end of its stdin
+                why = (
+                    f"arm A hangs: {self._name} did not answer within {self._timeout:g} s; "
+                    "a longer --timeout waits longer"
+                )
                 raise error_for(Status.EXECUTION_FAILED, why) from None
             if line is None:
                 code = self._end()
@@ -143,13 +156,13 @@ class RawLoop:
                     if code < 0
                     else f"ended with exit code {code}"
                 )
-                raise error_for(Status.EXECUTION_FAILED, f"{self._name} {how}")
+                raise error_for(Status.EXECUTION_FAILED, f"arm A: {self._name} {how}")
             try:
                 row = json.loads(line)
             except ValueError:
                 continue
             if isinstance(row, dict) and "error" in row:
-                raise error_for(Status.EXECUTION_FAILED, f"{self._name}: {row['error']}")
+                raise error_for(Status.EXECUTION_FAILED, f"arm A: {self._name}: {row['error']}")
             if isinstance(row, dict):
                 return row
 
@@ -178,7 +191,8 @@ class RawLoop:
 class Runtime:
     """The same steps through calrt: fixed buffers of each sequence, one or two jobs in flight."""
 
-    def __init__(self, device: calrt.Device, package: str) -> None:
+    def __init__(self, device: calrt.Device, package: str, timeout: float) -> None:
+        self._timeout = timeout
         self._stack = contextlib.ExitStack()
         try:
             self._stack.enter_context(device)
@@ -229,7 +243,7 @@ class Runtime:
             slot, tokens, positions = places[step % sequences]
             tokens[:] = (step * 131 + 7) % vocab
             positions[:] = step // sequences
-            flying.append((step, slot.submit(deadline=PATIENCE_S)))
+            flying.append((step, slot.submit(deadline=self._timeout)))
         while flying:
             take()
         ns = time.perf_counter_ns() - begin
