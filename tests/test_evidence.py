@@ -14,6 +14,7 @@ import pytest
 
 import calrt
 from calrt import conformance
+from calrt.cli import main
 from calrt.device_facts import DeviceInfo
 from calrt.evidence import SCHEMA, Evidence, collect, hardware_figures, record, schema, subject_of
 from calrt.grounds import Grounds
@@ -294,6 +295,39 @@ def test_reopen_keeps_what_was_allowed(library: Path) -> None:
     device = calrt.open(str(library), allow_unverified=True).reopen()
     with device, device.trace():
         pass
+
+
+def test_caps_says_which_evidence_it_does_not_go_by(
+    library: Path, package: Path, evidence_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*words: str) -> tuple[list[str], dict[str, int]]:
+        assert main(["caps", "-dev", str(library), *words]) == 0
+        notes = capsys.readouterr().err.splitlines()
+        assert main(["caps", "-dev", str(library), *words, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert [f"note: {note}" for note in found["notes"]] == notes
+        return notes, {cap["name"]: cap["level"] for cap in found["caps"]}
+
+    assert said()[0] == []
+    evidence = recorded(library, package, checks("trace"))
+    evidence.write(evidence_dir / "run.json")
+    needs = f"note: 1 record of evidence is about {evidence.driver} with a package: -m PACKAGE takes it into"
+    for words in ((), ("--evidence", str(evidence_dir / "run.json"))):
+        notes, found = said(*words)
+        assert [note.startswith(needs) for note in notes] == [True]
+        assert found["trace"] == 2
+    notes, found = said("-m", str(package))
+    assert (notes, found["trace"]) == ([], 0)
+    for name in ("mock", "other", "other"):
+        replace(evidence, driver=name).write(evidence_dir / f"{name}-{len(os.listdir(evidence_dir))}.json")
+    elsewhere = replace(evidence.identity, driver_sha256="0" * 64, device_id="x")
+    replace(evidence, identity=elsewhere).write(evidence_dir / "elsewhere.json")
+    replace(evidence, calrt="0.0.1").write(evidence_dir / "old.json")
+    assert said("-m", str(package))[0] == [
+        "note: 3 records of evidence are about another driver: mock, other",
+        "note: 2 records of evidence are about another build of the driver, device, version of calrt "
+        "than this",
+    ]
 
 
 # ---- files --------------------------------------------------------------------------------------

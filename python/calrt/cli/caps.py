@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
+import calrt
 from calrt.cli.output import Commands, add_device_flags, emit, open_device
 from calrt.cli.output import add_command as new_command
-from calrt.device_facts import Capability
-from calrt.evidence import hardware_figures
+from calrt.device_facts import Capability, DeviceInfo
+from calrt.evidence import Evidence, Identity, collect, hardware_figures
+from calrt.grounds import library_digest
 
 __all__ = ["HARDWARE_COLUMN", "NO_FIGURE", "add_command"]
 
@@ -24,11 +27,13 @@ A level belongs to a capability and a subject:
   C2 built, not accepted     the same
   C3 needs the vendor        refused
   C4 unsupported, privileged refused
-The last column says what was measured on hardware with CalRT 0.7.6."""
+The last column says what was measured on hardware with CalRT 0.7.6. Evidence is about a driver and a package:
+without -m it raises nothing. What is not taken into account is said on stderr."""
 
 _EXAMPLES = """  calrt caps                        of the cpu device
   calrt caps -dev mock:bare         of what is known of the hardware, as a mock
   calrt caps -m preset:tiny         with evidence that was recorded for this package
+  calrt caps -dev calrt076 -m DIR --evidence evidence.json
   calrt caps --json
 """
 
@@ -50,13 +55,55 @@ def add_command(commands: Commands) -> None:
 def _caps(options: argparse.Namespace) -> int:
     figures = hardware_figures(options.evidence)
     with open_device(options) as device:
-        caps = device.caps if options.model is None else device.caps_for(device.package(options.model))
+        package = None if options.model is None else device.package(options.model)
+        caps = device.caps if package is None else device.caps_for(package)
+        notes = _unused(collect(options.evidence), device.info, None if package is None else package.id)
     document = {
         "device": options.device,
         "caps": [vars(cap) | {"hardware": figures.get(cap.name)} for cap in caps],
+        "notes": notes,
     }
     emit(options, document, table(_rows(caps, figures)))
+    if not options.json:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
     return 0
+
+
+def _unused(evidence: Sequence[Evidence], info: DeviceInfo, package: str | None) -> list[str]:
+    """What evidence there is that proves nothing here, and why."""
+    notes = []
+    foreign = [found for found in evidence if found.driver != info.driver]
+    own = [found for found in evidence if found.driver == info.driver]
+    if foreign:
+        drivers = ", ".join(sorted({found.driver for found in foreign}))
+        notes.append(f"{_records(foreign)} about another driver: {drivers}")
+    if own and package is None:
+        notes.append(f"{_records(own)} about {info.driver} with a package: -m PACKAGE takes it into account")
+    elif own and package is not None:
+        here = Identity(library_digest(info.driver_path), info.runtime, package, info.device_class, info.id)
+        other = [(found, why) for found in own if (why := _differs(found, here))]
+        if other:
+            what = ", ".join(dict.fromkeys(name for _, why in other for name in why))
+            notes.append(f"{_records(other)} about another {what} than this")
+    return notes
+
+
+def _records(found: Sequence[object]) -> str:
+    return "1 record of evidence is" if len(found) == 1 else f"{len(found)} records of evidence are"
+
+
+def _differs(found: Evidence, here: Identity) -> list[str]:
+    """The words for what `found` is about and `here` is not."""
+    words = {
+        "driver_sha256": "build of the driver",
+        "runtime": "runtime",
+        "package_sha256": "package",
+        "device_class": "device class",
+        "device_id": "device",
+    }
+    differing = [word for name, word in words.items() if vars(found.identity)[name] != vars(here)[name]]
+    return differing + (["version of calrt"] if found.calrt != calrt.__version__ else [])
 
 
 def _rows(caps: Sequence[Capability], figures: dict[str, str]) -> list[Sequence[str]]:
