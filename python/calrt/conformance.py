@@ -40,6 +40,7 @@ from calrt.cli.output import (
     path,
 )
 from calrt.cli.output import add_command as new_command
+from calrt.cli.recording import Recording
 
 __all__ = ["Check", "Report", "Rule", "add_command", "program", "rules", "run"]
 
@@ -126,14 +127,15 @@ def run(
     only: Sequence[str] = (),
     patience: float = PATIENCE,
     progress: Callable[[str, int], object] = lambda check, done: None,
+    begun: Callable[[Report], object] = lambda report: None,
 ) -> Report:
     """Runs the checks on a driver: a spec as `calrt.open` takes it, `mock:bare` or a library's path.
 
     `package`: a directory made for the driver, or "preset:NAME", which is made for it; by default the preset
     of a mock device, else `preset:tiny`. `options`: of the device. `only`: rules ("JOB-03"), groups ("JOB")
     or checks. `patience`: seconds for each check. `progress` is called with the name of each check that
-    begins and how many have ended. Raises `UsageError` for an unknown rule, option or package, and
-    `MissingError`.
+    begins and how many have ended, `begun` once with the report before all checks. Raises `UsageError` for an
+    unknown rule, option or package, and `MissingError`.
     """
     words = [program(), driver, *(word for item in (options or {}).items() for word in _option(*item))]
     subject = _describe(driver, words, patience)
@@ -142,6 +144,7 @@ def run(
         made_for = None if device is None else (subject["driver"], device["device_class"])
         package = None if made_for is None else _stand_in(presets.preset_name(package), *made_for)
     report = Report(driver, subject, None if package is None else os.fspath(package))
+    begun(report)
     if package is not None:
         words += ["--package", os.fspath(package)]
     for word in only:
@@ -359,6 +362,14 @@ def _conformance(options: argparse.Namespace) -> int:
         raise UsageError("conformance: which DRIVER? calrt devices lists what is here")
     if options.record and options.only:
         raise UsageError("--record needs all rules: leave --only out")
+    recording = Recording(options.record)
+
+    def begun(report: Report) -> None:
+        with contextlib.suppress(
+            calrt.CalrtError, ValueError
+        ):  # without a device there is a report all the same
+            recording.check(record(report))
+
     with _progress_line() as progress:
         report = run(
             options.driver,
@@ -367,18 +378,15 @@ def _conformance(options: argparse.Namespace) -> int:
             only=options.only,
             patience=options.timeout,
             progress=progress,
+            begun=begun if options.record else lambda report: None,
         )
     document = report.to_json()
-    unwritten: Exception | None = None
-    if options.record:
-        try:
-            record(report).merged_into(options.record).write(options.record)
-        except (calrt.CalrtError, OSError, ValueError) as error:  # the report is not lost with its record
-            unwritten = error
-            document |= error_document(error, EXIT_FAILED)
+    recording.add(lambda: record(report))
+    if recording.error is not None:  # the report is not lost with its record
+        document |= error_document(recording.error, EXIT_FAILED)
     emit(options, document, _text(report))
-    if unwritten is not None:
-        return EXIT_FAILED if options.json else fail(unwritten, EXIT_FAILED, as_json=False)
+    if recording.error is not None:
+        return EXIT_FAILED if options.json else fail(recording.error, EXIT_FAILED, as_json=False)
     return 0 if report.conforms else EXIT_FAILED
 
 
