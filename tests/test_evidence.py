@@ -323,10 +323,10 @@ def test_caps_says_which_evidence_it_does_not_go_by(
     elsewhere = replace(evidence.identity, driver_sha256="0" * 64, device_id="x")
     replace(evidence, identity=elsewhere).write(evidence_dir / "elsewhere.json")
     replace(evidence, calrt="0.0.1").write(evidence_dir / "old.json")
+    what = "build of the driver, device, version of calrt"
     assert said("-m", str(package))[0] == [
         "note: 3 records of evidence are about another driver: mock, other",
-        "note: 2 records of evidence are about another build of the driver, device, version of calrt "
-        "than this",
+        f"note: 2 records of evidence are about another {what} than this",
     ]
 
 
