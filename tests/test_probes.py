@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,8 @@ from calrt import probes
 from calrt.cli import main
 from calrt.device_facts import TraceEvent
 from calrt.evidence import Evidence, Identity, Verdict, hardware_figures
-from calrt.probes import outbuf
+from calrt.probes import abort, outbuf
+from calrt.probes.answer import settled
 from calrt.probes.registry import PROBES
 from calrt.probes.subject import Subject, Worker
 from calrt.probes.trace import faults
@@ -88,7 +91,8 @@ VICES = [
     ("golden", "run_fails@9", "broken", "native 20"),
     ("abort", "abort@3:infer", "broken", "SIGABRT"),
     ("abort", "segfault@3:outbuf_acquire", "broken", "SIGSEGV"),
-    ("hang", "run_never_ends@3", "broken", "went on"),
+    ("hang", "run_never_ends@3", "broken", "opened again 2 times, to no avail: job"),
+    ("abort", "wait_never_returns@3", "broken", "JOB-21: the driver did not come back"),
 ]
 
 
@@ -110,9 +114,69 @@ def test_a_hang_that_opening_again_mends_is_a_no(
     vices.write_text(f"\n{vice}\n")  # of the description's process none, of the first that asks this one
     monkeypatch.setenv("CALRT_STANDIN_VICES", f"@{vices}")
     answer = ask("calrt076", "hang", deadline=1.0)
-    assert answer.word == probes.NO, answer
+    # A hang of which one is told is this probe's "no"; a driver that dies is broken in each probe.
+    assert answer.word == (probes.BROKEN if vice.startswith("abort") else probes.NO), answer
     assert "opened again, 8 jobs gave the right bits" in answer.why
     assert answer.figures["hung_s"] < 20
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_a_driver_that_dies_is_broken_in_each_probe(
+    library: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALRT_STANDIN_VICES", "abort@3:infer")
+    answer = ask("calrt076", name, deadline=2.0)
+    if name == "trace":  # there is none, and so no job
+        assert answer.word == probes.NOT_OFFERED, answer
+        return
+    assert answer.word == probes.BROKEN, answer
+    assert "killed by signal 6" in answer.why
+
+
+def test_what_tells_of_a_death_is_broken() -> None:
+    died = probes.Answer(probes.NO, "step 7 failed", {"kit": {"broken": {"X": "it was killed by signal 6"}}})
+    hung = probes.Answer(probes.NOT_OFFERED, "the call did not return within 1.0 s and was killed")
+    for name, probe in PROBES.items():
+        assert settled(probe, died).word == probes.BROKEN
+        assert settled(probe, hung).word == (probes.NOT_OFFERED if name == "hang" else probes.BROKEN)
+        assert settled(probe, probes.Answer(probes.NO, "step 7 gave other bits")).word == probes.NO
+
+
+def test_what_was_found_before_a_hang_is_kept(
+    library: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+    subject = Subject(library, "preset:tiny", 4, 2.0, isolate=False, note=notes.append)
+
+    def dies(subject: Subject, found: dict[str, str]) -> None:
+        found["a load"] = "INVALID_ARGUMENT"
+        raise calrt.DeviceLostError("gone", calrt.Status.DEVICE_LOST)
+
+    monkeypatch.setattr(abort, "_lifetimes", dies)
+    monkeypatch.setenv("CALRT_STANDIN_VICES", "abort@3:infer")
+    answer = PROBES["abort"].ask(subject)
+    assert answer.word == probes.BROKEN
+    assert "in the order of calls: " in answer.why
+    assert answer.figures["lifetimes"] == {"a load": "INVALID_ARGUMENT"}
+    assert answer.figures["in process"]["checks"]["pass"] > 5
+    assert "JOB-21: the driver ended the process: SIGABRT" in notes
+
+    child = tmp_path / "child"
+    child.write_text("""#!/bin/sh
+echo '{"stage": "kit"}'; echo '{"note": "X-1: taken"}'; echo '{"note": "X-2: late"}'; kill -9 $$
+""")
+    child.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
+    answer = ask("mock", "abort")
+    why = "its process was ended by SIGKILL (at: kit); found before: X-1: taken; X-2: late"
+    assert (answer.word, answer.why) == (probes.BROKEN, why)
+
+
+def test_steps_that_do_not_fit_are_told() -> None:
+    answer = probes.run("mock", ["golden"], steps=100).answers["golden"]
+    assert (answer.word, answer.figures["steps"]) == (probes.YES, 64)
+    assert answer.why.endswith("(of 100 steps, 64 fit a lane)")
+    assert "fit a lane" not in ask("mock", "golden").why
 
 
 def test_a_probe_that_never_comes_back_is_ended_and_harms_no_other(
@@ -239,7 +303,7 @@ def test_a_record_is_merged_with_what_was_recorded(
     assert main(["probe", "outbuf", *words]) == 1
     assert Evidence.read(file).capabilities["sdk.outputbuf"].verdict == "fail"
     capsys.readouterr()
-    assert main(["probe", "golden", "-dev", "mock", "--steps", "4", "--record", str(file)]) == 1
+    assert main(["probe", "golden", "-dev", "mock", "--steps", "4", "--record", str(file)]) == 2
     assert "evidence about another driver_sha256" in capsys.readouterr().err
     with calrt.open("calrt076", allow_unverified=True, evidence=file) as device:
         caps = {cap.name: cap for cap in device.caps_for(device.package("preset:tiny"))}
@@ -247,14 +311,83 @@ def test_a_record_is_merged_with_what_was_recorded(
     assert caps["sdk.wait"].level == 1
 
 
-def test_what_does_not_open_is_no_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-dev", "nosuch"], "there is no driver 'nosuch'"),
+        (["-dev", "mock", "--option", "foo=1"], 'unknown option "foo"'),
+        (["-dev", "mock", "--package", "/nosuch"], "/nosuch: no such"),
+    ],
+)
+def test_what_does_not_open_is_one_line(
+    words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "evidence.json"
-    words = ["probe", "golden", "-dev", "nosuch", "--record", str(file), "--json"]
-    assert main(words) == 1
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["probes"]["golden"]["word"] == "broken"
-    assert "needs a device that opens" in shown["error"]["message"]
+    assert main(["probe", "all", *words, "--record", str(file)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert says in said.err
+    assert len(said.err.splitlines()) == 1
     assert not file.exists()
+
+
+RECORDERS = [
+    ["probe", "golden", "-dev", "mock"],
+    ["bench", "ab", "-dev", "mock", "--rounds", "1"],
+    ["conformance", "mock"],
+]
+
+
+@pytest.mark.parametrize("words", RECORDERS, ids=["probe", "bench", "conformance"])
+def test_a_record_that_cannot_be_is_refused_first(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text("{")
+    other = tmp_path / "other.json"
+    other.write_text(
+        json.dumps(
+            Evidence(
+                Identity("0" * 64, "", "1" * 64, "x", "id"),
+                *("driver", "1", "package", "subject", calrt.__version__, "2026-11-30T12:00:00+00:00"),
+                {},
+            ).to_json()
+        )
+    )
+    before = other.read_bytes()
+    for file, says in (
+        (damaged, "no file of evidence"),
+        (tmp_path, "it is a folder"),
+        (tmp_path / "no" / "x.json", f"there is no folder {tmp_path / 'no'}"),
+        (Path("/proc/x.json"), "--record /proc/x.json: no file can be written there"),
+        (other, "evidence about another driver_sha256"),
+    ):
+        assert main([*words, "--record", str(file)]) == 2
+        said = capsys.readouterr()
+        assert says in said.err
+        assert str(file) in said.err
+        assert said.out == ""  # nothing was measured
+    assert other.read_bytes() == before
+    assert not (tmp_path / "no").exists()
+
+
+def test_what_was_answered_is_kept_when_it_is_interrupted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = importlib.import_module("calrt.probes.run")  # whose name in the package is the function's
+    ask_one = run._child
+
+    def interrupted(question: dict[str, object], *rest: object) -> object:
+        if question["probe"] == "trace":
+            raise KeyboardInterrupt
+        return ask_one(question, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(run, "_child", interrupted)
+    file = tmp_path / "evidence.json"
+    words = ["probe", "golden", "trace", "-dev", "mock", "--steps", "4", "--record", str(file)]
+    assert main(words) == 130
+    assert capsys.readouterr().out.startswith("golden  yes")
+    assert list(Evidence.read(file).capabilities) == ["golden"]
 
 
 def test_nothing_is_rounded_up_when_records_are_merged(tmp_path: Path) -> None:

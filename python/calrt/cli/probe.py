@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import calrt
 from calrt.cli.output import (
@@ -20,6 +21,7 @@ from calrt.cli.output import (
     whole_number,
 )
 from calrt.cli.output import add_command as new_command
+from calrt.cli.recording import Recording
 from calrt.probes.run import DEADLINE_S, STEPS, TIMEOUT_S, Findings, record, run
 
 __all__ = ["add_command"]
@@ -75,7 +77,10 @@ def add_command(commands: Commands) -> None:
         help=f"for each probe, loads included (default {TIMEOUT_S:g})",
     )
     parser.add_argument(
-        "--record", type=path, metavar="FILE", help="add what was found to a file of evidence"
+        "--record",
+        type=path,
+        metavar="FILE",
+        help="add each answer to a file of evidence as it comes; its folder has to be there",
     )
     parser.add_argument("--list", action="store_true", help="list the probes, and run none")
 
@@ -102,6 +107,25 @@ def _probe(options: argparse.Namespace) -> int:
         )
         return 0
     names = _chosen(options.probes)
+    recording = Recording(options.record)
+    width = max(map(len, names))
+
+    def begun(findings: Findings) -> None:
+        if options.record:
+            try:
+                recording.check(record(findings))
+            except (calrt.CalrtError, ValueError) as error:
+                raise UsageError(f"--record: {error}") from None
+        elif "why" in findings.subject and not options.json:
+            print(f"{findings.spec} does not open: {findings.subject['why']}", flush=True)
+
+    def answered(findings: Findings, name: str) -> None:
+        answer = findings.answers[name]
+        if not options.json:
+            print(f"{name:<{width}}  {answer.word:<11}  {answer.why}", flush=True)
+        # Each at once: what interrupts the next ones takes none of it.
+        recording.add(lambda: record(replace(findings, answers={name: answer})))
+
     findings = run(
         options.device,
         names,
@@ -111,19 +135,17 @@ def _probe(options: argparse.Namespace) -> int:
         deadline=options.deadline,
         timeout=options.timeout,
         progress=_say if sys.stderr.isatty() and not options.json else lambda name: None,
+        begun=begun,
+        answered=answered,
     )
     document = findings.to_json()
-    unwritten: Exception | None = None
-    if options.record:
-        try:
-            record(findings).merged_into(options.record).write(options.record)
-        except (calrt.CalrtError, OSError, ValueError) as error:  # the answers are not lost with their record
-            unwritten = error
-            document |= error_document(error, EXIT_FAILED)
-    emit(options, document, _text(findings))
-    if unwritten is not None:
-        return EXIT_FAILED if options.json else fail(unwritten, EXIT_FAILED, as_json=False)
-    return 0 if findings.sound else EXIT_FAILED
+    if recording.error is not None:
+        document |= error_document(recording.error, EXIT_FAILED)
+    if options.json:
+        emit(options, document, "")
+    elif recording.error is not None:
+        fail(recording.error, EXIT_FAILED, as_json=False)
+    return 0 if findings.sound and recording.error is None else EXIT_FAILED
 
 
 def _say(name: str) -> None:
@@ -147,13 +169,3 @@ def _options(words: Sequence[str]) -> dict[str, str]:
             raise UsageError(f"--option {word}: KEY=VALUE is due")
         pairs[key] = value
     return pairs
-
-
-def _text(findings: Findings) -> str:
-    width = max(map(len, findings.answers))
-    lines = []
-    if "why" in findings.subject:
-        lines.append(f"{findings.spec} does not open: {findings.subject['why']}")
-    for name, answer in findings.answers.items():
-        lines.append(f"{name:<{width}}  {answer.word:<11}  {answer.why}")
-    return "\n".join(lines)

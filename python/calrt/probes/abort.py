@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import calrt
-from calrt.probes.answer import BROKEN, NO, YES, Answer, Probe, in_short
-from calrt.probes.kit import ENDED, ask_kit, summary
+from calrt.probes.answer import BROKEN, ENDED, NO, YES, Answer, Probe, in_short
+from calrt.probes.kit import ask_kit, summary
 from calrt.probes.subject import Subject, Worker, told
 
 __all__ = ["PROBE"]
@@ -33,7 +33,11 @@ def _ask(subject: Subject) -> Answer:
             ended = any(words in check.why for words in ENDED)
             (died if ended else accepted).append(f"{where}, {check.rule}: {check.why}")
     subject.stage("lifetimes")
-    taken = _lifetimes(subject)
+    taken: dict[str, str] = {}
+    try:
+        _lifetimes(subject, taken)
+    except (calrt.CalrtError, OSError) as error:  # what the kit found is not lost with it
+        died.append(f"in the order of calls: {told(error)}")
     figures["lifetimes"] = taken
     accepted += [f"{what} was taken" for what, error in taken.items() if not error]
     if died:
@@ -44,9 +48,8 @@ def _ask(subject: Subject) -> Answer:
     return Answer(YES, f"{asked + len(taken)} kinds of misuse each gave an error", figures)
 
 
-def _lifetimes(subject: Subject) -> dict[str, str]:
+def _lifetimes(subject: Subject, found: dict[str, str]) -> None:
     """Misuse in the order of calls: by kind, the error that it gave; "" = it was taken."""
-    found: dict[str, str] = {}
 
     def refuse(what: str, call: Callable[[], object]) -> None:
         try:
@@ -67,7 +70,6 @@ def _lifetimes(subject: Subject) -> dict[str, str]:
     device.close(force=True)
     refuse("a load on a closed device", lambda: device.load(subject.package))
     del job
-    return found
 
 
 def _with(worker: Worker, token: int = 0, position: int = 0) -> object:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process of one probe: `python -m calrt.probes.child`, a question on stdin, the answer on stdout.
 
-One JSON object a line: {"stage": ...} before what may not come back, {"subject": ...} once, {"answer": ...}.
+One JSON object a line: {"stage": ...} before what may not come back, {"note": ...} of what was found,
+{"subject": ...} once, {"answer": ...}.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import calrt
-from calrt.probes.answer import BROKEN, NOT_ASKED, Answer
+from calrt.probes.answer import BROKEN, NOT_ASKED, Answer, settled
 from calrt.probes.registry import PROBES
 from calrt.probes.subject import Subject, told
 
@@ -31,7 +32,9 @@ def main() -> int:
 
     question = json.loads(sys.stdin.readline())
     name = question.pop("probe")
-    subject = Subject(**question, stage=lambda what: say({"stage": what}))
+    subject = Subject(
+        **question, stage=lambda what: say({"stage": what}), note=lambda found: say({"note": found})
+    )
     if name is None:
         say({"subject": _describe(subject)})
         return 0
@@ -41,7 +44,9 @@ def main() -> int:
         answer = Answer(NOT_ASKED, told(error))
     except (calrt.CalrtError, OSError, ValueError) as error:
         answer = Answer(BROKEN, f"{type(error).__name__}: {told(error)}")
-    say({"answer": asdict(answer)})
+    if subject.cells < subject.steps:  # so that nobody takes it for the steps that were asked for
+        answer = replace(answer, why=f"{answer.why} (of {subject.steps} steps, {subject.cells} fit a lane)")
+    say({"answer": asdict(settled(PROBES[name], answer))})
     return 0
 
 
@@ -51,8 +56,10 @@ def _describe(subject: Subject) -> dict[str, Any]:
         with subject.open() as device:
             info = device.info
             package = device.package(subject.package)
-    except (calrt.CalrtError, OSError, ValueError) as error:
+    except calrt.DeviceLostError as error:
         return {"why": told(error)}
+    except (calrt.CalrtError, OSError, ValueError) as error:
+        return {"refused": told(error)}
     return {
         "library": info.driver_path,
         "driver": info.driver,

@@ -24,12 +24,15 @@ def _ask(subject: Subject) -> Answer:
     first, why = _round(subject, figures)
     if why is None:
         return Answer(YES, f"{len(first)} jobs ended, and every wait by its deadline", figures)
+    still: str | None = None
     for attempt in range(1, _RELOADS + 1):
         again, still = _round(subject, {})
         figures["reopened"] = attempt
-        if still is None and again[: len(first)] == first:
+        if still is None and again[: len(first)] != first:
+            still = "the jobs gave other bits"
+        if still is None:
             return Answer(NO, f"{why}; opened again, {len(again)} jobs gave the right bits", figures)
-    return Answer(BROKEN, f"{why}; opened {_RELOADS} times again, it went on: {still}", figures)
+    return Answer(BROKEN, f"{why}; opened again {_RELOADS} times, to no avail: {still}", figures)
 
 
 def _round(subject: Subject, figures: dict[str, Any]) -> tuple[list[str], str | None]:
@@ -85,7 +88,8 @@ PROBE = Probe(
     meaning={
         "yes": "every job ended, and every wait kept its limit",
         "no": "a job or a call did not end, and the caller was told in time; opened again, it is right",
-        "broken": "the caller was not answered at all, or opening again does not help",
+        "broken": "the caller was not answered at all, the driver died, or opening again does not help",
     },
     ask=_ask,
+    of_hangs=True,
 )

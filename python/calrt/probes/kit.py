@@ -10,10 +10,7 @@ from typing import Any
 from calrt import conformance
 from calrt.probes.subject import Subject
 
-__all__ = ["ENDED", "ask_kit", "summary"]
-
-ENDED = ("ended the process", "did not come back", "killed by signal", "did not return")
-"""How the kit and the isolation tell of a driver that died or hung."""
+__all__ = ["ask_kit", "summary"]
 
 
 def ask_kit(subject: Subject, spec: str, rules: Sequence[str]) -> conformance.Report:
@@ -21,9 +18,26 @@ def ask_kit(subject: Subject, spec: str, rules: Sequence[str]) -> conformance.Re
     package = subject.look()[1].directory
     subject.stage(f"conformance {spec}")
     own = {key: value for key, value in subject.options.items() if key != "isolate_deadline"}
-    return conformance.run(
-        spec, package=package, options=own, only=rules, patience=max(subject.deadline * 2, 5)
+    known = 0
+
+    def note(report: conformance.Report) -> None:
+        nonlocal known
+        for check in report.broken[known:]:
+            subject.note(f"{check.rule}: {check.why}")
+            known += 1
+
+    begun: list[conformance.Report] = []
+    report = conformance.run(
+        spec,
+        package=package,
+        options=own,
+        only=rules,
+        patience=max(subject.deadline * 2, 5),
+        progress=lambda check, done: note(begun[0]),
+        begun=begun.append,
     )
+    note(report)
+    return report
 
 
 def summary(report: conformance.Report) -> dict[str, Any]:

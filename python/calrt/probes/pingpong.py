@@ -54,6 +54,8 @@ def _alternate(
         slot.inputs["positions"].numpy()[:] = step
         try:
             slot.submit(deadline=subject.deadline).wait()
+        except calrt.DeviceError:  # no matter of sets
+            raise
         except calrt.CalrtError as error:
             wrong.append(f"step {step}: {error}")
             return wrong, len(addresses)

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from calrt import _core, evidence
-from calrt.probes.answer import BROKEN, NO, YES, Answer
+from calrt.probes.answer import BROKEN, NO, YES, Answer, in_short
 
 __all__ = ["Findings", "record", "run"]
 
@@ -65,13 +65,18 @@ def run(
     deadline: float = DEADLINE_S,
     timeout: float = TIMEOUT_S,
     progress: Callable[[str], object] = lambda name: None,
+    begun: Callable[[Findings], object] = lambda findings: None,
+    answered: Callable[[Findings, str], object] = lambda findings, name: None,
 ) -> Findings:
     """Asks the probes named, all if none is, of a device.
 
     `package`: what `Device.load` takes; `options`: of the device; `steps`: jobs of a measurement; `deadline`:
     seconds for each job; `timeout`: for each probe, after which its process is ended, and all that it
-    started. Raises `ValueError` for an unknown probe.
+    started. `progress`: told of each probe before it is asked; `begun`: of what it is about, before all;
+    `answered`: of each answer as it comes. Raises `ValueError` for an unknown probe, and what those raise;
+    `UsageError` for a device or package that is refused.
     """
+    from calrt.cli.output import UsageError  # here, as its package imports this module
     from calrt.probes.registry import PROBES  # here: each module of it imports from this package
 
     unknown = [name for name in names if name not in PROBES]
@@ -86,11 +91,15 @@ def run(
         "isolate": isolate,
     }
     subject, why = _child(question | {"probe": None}, "subject", timeout)
+    if subject is not None and "refused" in subject:
+        raise UsageError(f"{spec} with {package} does not open: {subject['refused']}")
     findings = Findings(spec, subject if subject is not None else {"why": why})
+    begun(findings)
     for name in names or PROBES:
         progress(name)
         found, why = _child(question | {"probe": name}, "answer", timeout)
         findings.answers[name] = Answer(BROKEN, why) if found is None else Answer(**found)
+        answered(findings, name)
     return findings
 
 
@@ -132,7 +141,7 @@ def _child(question: dict[str, Any], wanted: str, timeout: float) -> tuple[dict[
         try:
             with contextlib.suppress(BrokenPipeError), child.stdin or contextlib.nullcontext() as stdin:
                 print(json.dumps(question), file=stdin, flush=True)
-            found, stage, hung = _listen(child, wanted, time.monotonic() + timeout)
+            found, stage, notes, hung = _listen(child, wanted, time.monotonic() + timeout)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -142,18 +151,19 @@ def _child(question: dict[str, Any], wanted: str, timeout: float) -> tuple[dict[
     if found is not None:
         return found, ""
     where = f" (at: {stage})" if stage else ""
+    before = f"; found before: {in_short(notes)}" if notes else ""
     if hung:
-        return None, f"it hung: no answer within {timeout:g} s{where}"
+        return None, f"it hung: no answer within {timeout:g} s{where}{before}"
     if code < 0:
-        return None, f"its process was ended by {signal.Signals(-code).name}{where}"
+        return None, f"its process was ended by {signal.Signals(-code).name}{where}{before}"
     last = said[-1] if said else "no word why"
-    return None, f"its process ended with exit code {code}{where}: {last}"
+    return None, f"its process ended with exit code {code}{where}: {last}{before}"
 
 
 def _listen(
     child: subprocess.Popen[str], wanted: str, until: float
-) -> tuple[dict[str, Any] | None, str, bool]:
-    """The row that is wanted, the last stage, and whether the time was up. Waits for the end, too."""
+) -> tuple[dict[str, Any] | None, str, list[str], bool]:
+    """The row that is wanted, the last stage, all notes, and whether time was up. Waits for the end, too."""
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def pump() -> None:
@@ -166,18 +176,20 @@ def _listen(
     reader.start()
     found: dict[str, Any] | None = None
     stage = ""
+    notes: list[str] = []
     while True:
         try:
             line = lines.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
-            return found, stage, True
+            return found, stage, notes, True
         if line is None:
             reader.join()
             with contextlib.suppress(subprocess.TimeoutExpired):  # its own end, rather than ours
                 child.wait(_CLOSE_S)
-            return found, stage, False
+            return found, stage, notes, False
         row = json.loads(line)
         stage = row.get("stage", stage)
+        notes += [row["note"]] if "note" in row else []
         if wanted in row:
             found = row[wanted]
             until = min(until, time.monotonic() + _CLOSE_S)  # to close what it opened

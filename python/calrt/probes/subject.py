@@ -24,7 +24,8 @@ class Subject:
     """What a probe may use. `spec`: as for `calrt.open`; `package`: as for `Device.load`.
 
     `steps`: jobs of a measurement; `deadline`: seconds for each job; `options`: of the device. `stage` is
-    told what is about to be done, so that a process that does not come back says where it was.
+    told what is about to be done, so that a process that does not come back says where it was; `note` each
+    fault that was found, so that none is lost. `cells`: of the shortest lane that was worked on.
     """
 
     spec: str
@@ -34,6 +35,8 @@ class Subject:
     options: dict[str, str] = field(default_factory=dict)
     isolate: bool | None = None
     stage: Callable[[str], None] = lambda what: None
+    note: Callable[[str], None] = lambda found: None
+    cells: int = 1 << 31
 
     def open(self) -> calrt.Device:
         """The device, with what is not proven yet: to find that out is what a probe is for."""
@@ -96,6 +99,7 @@ class Worker:
         self.graph = min(graphs, key=lambda graph: graph.batch)
         self.deadline = subject.deadline
         self.cells, self.vocab = model.cells, model.vocab
+        subject.cells = min(subject.cells, self.cells)
         self._chunk = max(
             (
                 graph
