@@ -126,6 +126,9 @@ def test_the_command_names_the_arm_that_hangs(
     library: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.import_module("calrt.cli.bench_ab"), "_WAIT_S", 0.2)
+    monkeypatch.setenv("CALRT_STANDIN_VICES", "run_never_ends@20")
+    with pytest.raises(calrt.ExecutionError, match="arm C: job 20: lost: no answer by its deadline, 1"):
+        bench_ab.run("calrt076", steps=16, rounds=1, timeout=1)
     monkeypatch.setenv("CALRT_STANDIN_VICES", "call_never_returns@5:infer")
     assert main(["bench", "ab", "-dev", "calrt076", "--steps", "16", "--timeout", "2"]) == 1
     said = capfd.readouterr().err
@@ -143,9 +146,7 @@ def test_of_what_a_driver_prints_a_few_lines_are_shown(
     assert said.count("standin_sdk: vice run_takes") == 5
     more = re.search(r"\.\.\. and (\d+) more lines of the driver\n", said)
     assert more is not None
-    assert (
-        int(more[1]) >= 4 * 4 - 5
-    )  # steps of arm A; what is logged of the others pytest takes
+    assert int(more[1]) >= 4 * 4 - 5  # steps of arm A; what is logged of the others pytest takes
     assert main([*words, "--json"]) == 0
     assert capfd.readouterr().err == ""
 

@@ -104,7 +104,12 @@ class Arms:
         """One block of an arm: ns, and the digest of each step's logits."""
         if arm == "A":
             return self._raw_turn().run(steps, self.sequences)
-        return self._calrt_turn().run(steps, self.sequences, depth=2 if arm == "C" else 1)
+        try:
+            return self._calrt_turn().run(steps, self.sequences, depth=2 if arm == "C" else 1)
+        except calrt.CalrtError as error:
+            raise error_for(
+                error.code, f"arm {arm}: {error.message}", native_code=error.native_code
+            ) from error
 
     def close(self) -> None:
         for each in (self._raw, self._calrt):
