@@ -69,6 +69,8 @@ TEST(a_stand_in_is_refused_on_a_driver_that_is_not_ours) {
   PackageForTest::manifest(*package).provenance_kind = "standin";
   CHECK(refused(load(package), Status::PACKAGE_REJECTED,
                 "D25: package 'test' is a stand-in (provenance.kind), and scripted is not one"));
+  CHECK(
+      refused(load(package), Status::PACKAGE_REJECTED, "calrt-server, calrt: --allow-unverified"));
   LoadRequest allowed;
   allowed.allow_standin = true;
   CHECK(load(package, allowed).ok());
