@@ -28,9 +28,10 @@ SPECS = {"one_session_of_two": "dual-chip"}
 
 
 def driver(name: str = "defective") -> str:
-    """Path of a test driver: in CALRT_TEST_DRIVERS, else in the newest build with tests."""
+    """Path of a test driver: in CALRT_TEST_DRIVERS, else in the newest build with tests and no sanitizer."""
     named = os.environ.get("CALRT_TEST_DRIVERS")
-    folders = [Path(named)] if named else sorted(ROOT.glob("build/*/test-drivers"), key=os.path.getmtime)
+    built = [folder for folder in ROOT.glob("build/*/test-drivers") if "sanitize" not in folder.parts[-2]]
+    folders = [Path(named)] if named else sorted(built, key=os.path.getmtime)
     for folder in reversed(folders):
         if (folder / f"libcald_{name}.so").is_file():
             return str(folder / f"libcald_{name}.so")
