@@ -65,6 +65,9 @@ def test_a_driver_that_invents_components_makes_no_more_loggers(kept: list[loggi
         one(30, f"invented{n}")
     assert len(logging.Logger.manager.loggerDict) - before <= 64
     assert len(kept) == 1000
+    logging.getLogger("calrt.asked_for")
+    one(30, "asked_for")
+    assert kept[-1].name == "calrt.asked_for"
 
 
 def test_dropped_lines_are_counted_in_one_warning(kept: list[logging.LogRecord]) -> None:
