@@ -82,6 +82,17 @@ def test_what_is_no_report_is_refused(tmp_path: Path) -> None:
         replay(tmp_path / "text.zip")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as bundle:
         bundle.writestr("x", "y")
+    for text, said in (
+        ("[1, 2]", "it is no object"),
+        ('{"run"', "device.json is damaged"),
+        ('{"run": {}, "package": {}}', "lacks what a replay needs"),
+        ('{"run": [1], "package": {"graphs": [], "model": 3}}', "lacks what a replay needs"),
+    ):
+        with zipfile.ZipFile(tmp_path / "damaged.zip", "w") as bundle:
+            bundle.writestr("calrt-report/device.json", text)
+            bundle.writestr("calrt-report/run/record.jsonl", "{}\n")
+        with pytest.raises(ValueError, match=said):
+            replay(tmp_path / "damaged.zip")
     with pytest.raises(ValueError, match=r"is no report of calrt: calrt-report/device.json is missing"):
         replay(tmp_path / "other.zip")
     with pytest.raises(FileNotFoundError):

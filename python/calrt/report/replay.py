@@ -79,7 +79,11 @@ def replay(
         if run is None or package is None:
             raise ValueError(f"{report}: no run is in it: {_why(device)}")
         progress("building a package of the same graphs")
-        directory = replay_package(package, Path(folder) / "package")
+        try:
+            directory = replay_package(package, Path(folder) / "package")
+            _ = run["data"], run["seed"], [len(row) for row in run["requests"]]
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ValueError(f"{report}: {_DEVICE} lacks what a replay needs: {error!r}") from None
         with (
             _divergences() as told,
             calrt.open("mock:tiny", layers=f'replay:"{record}"', exclusive=False) as opened,
@@ -188,6 +192,10 @@ def _unpacked(report: str | os.PathLike[str], folder: Path) -> tuple[Path, dict[
             record = folder / "record.jsonl"
             record.write_bytes(bundle.read(_RUN))
             device = json.loads(bundle.read(_DEVICE))
+        if not isinstance(device, dict):
+            raise ValueError(f"{report}: {_DEVICE} is damaged: it is no object")
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{report}: {_DEVICE} is damaged: {error}") from None
     except zipfile.BadZipFile as error:
         raise ValueError(f"{report} is no report of calrt: {error}") from None
     return record, device
