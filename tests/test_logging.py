@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import time
 from collections.abc import Iterator
@@ -124,33 +123,6 @@ def test_a_lost_job_of_a_runner_is_logged_with_its_requests(
     assert lost[0].job_id is not None  # type: ignore[attr-defined]
 
 
-def native_log(text: bytes) -> None:
-    """A line as the native part writes one: on a thread that holds no GIL."""
-    library = ctypes.CDLL(str(Path(calrt._core.__file__).with_name("libcalrt.so")))
-    library["_ZN5calrt8log_textEiPKcS1_"](30, b"flood", text)  # calrt::log_text
-
-
-def test_the_queue_is_bounded_and_says_what_it_dropped(kept: list[logging.LogRecord]) -> None:
-    with calrt.open("null") as device:
-        device.health()
-        kept.clear()
-        for n in range(300):
-            native_log(b"line %d" % n)
-        assert kept == []  # not before a call comes back from native code
-        device.health()
-    said = [record.getMessage() for record in kept]
-    assert said[:256] == [f"line {n}" for n in range(256)]
-    assert said[256].startswith("44 native log lines were dropped")
-    assert len(said) == 257
-
-
-def test_bytes_that_are_no_text_are_shown_as_such(kept: list[logging.LogRecord]) -> None:
-    with calrt.open("null") as device:
-        native_log(b"odd \xff")
-        device.health()
-    assert [record.getMessage() for record in kept] == ["odd \ufffd"]
-
-
 def test_a_failing_handler_is_not_the_callers_fault(null_package: Path) -> None:
     code = """
 import logging
@@ -177,8 +149,35 @@ from pathlib import Path
 native = ctypes.CDLL(str(Path(calrt._core.__file__).with_name("libcalrt.so")))
 def native_log(text):
     native["_ZN5calrt8log_textEiPKcS1_"](30, b"late", text)  # calrt::log_text
+sys.stdout.reconfigure(encoding="utf-8")
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 """
+
+
+def test_the_queue_is_bounded_and_says_what_it_dropped() -> None:
+    """In a process of its own: any call that returns delivers, and so does a device that is collected."""
+    code = (
+        """
+import calrt, sys
+device = calrt.open("null")
+"""
+        + NATIVE_LOG
+        + """
+for n in range(300):
+    native_log(b"line %d" % n)
+print("-- not before a call comes back from native code")
+device.health()
+"""
+    )
+    first, *told, dropped = run(code).stdout.splitlines()
+    assert first.startswith("-- not before")
+    assert told == [f"line {n}" for n in range(256)]
+    assert dropped.startswith("44 native log lines were dropped")
+
+
+def test_bytes_that_are_no_text_are_shown_as_such() -> None:
+    code = "import sys, calrt" + NATIVE_LOG + r'native_log(b"odd \xff")'
+    assert run(code).stdout == "odd \ufffd\n"
 
 
 def test_a_line_after_the_last_call_comes_at_the_end() -> None:
