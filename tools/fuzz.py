@@ -45,23 +45,15 @@ def clang() -> str:
 def native_target(name: str) -> list[str]:
     """Builds the C++ target of this name; its command."""
     compiler = clang()
-    ninja = shutil.which("ninja", path=str(Path(sys.executable).parent)) or "ninja"
+    cmake, ninja = (str(Path(sys.executable).with_name(name)) for name in ("cmake", "ninja"))
     configure = [
-        *(
-            "cmake",
-            "-S",
-            str(ROOT),
-            "-B",
-            str(BUILD / "cmake"),
-            "-G",
-            "Ninja",
-            f"-DCMAKE_MAKE_PROGRAM={ninja}",
-        ),
+        *(cmake, "-S", str(ROOT), "-B", str(BUILD / "cmake")),
+        *("-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"),
         *(f"-DCMAKE_CXX_COMPILER={compiler}", f"-DCMAKE_C_COMPILER={compiler.replace('clang++', 'clang')}"),
         *("-DCALRT_FUZZ=ON", "-DCALRT_TESTS=ON", "-DCALRT_PYTHON=OFF", "-DCALRT_WERROR=ON"),
         f"-DPython_EXECUTABLE={sys.executable}",
     ]
-    for command in (configure, ["cmake", "--build", str(BUILD / "cmake"), "--target", f"fuzz_{name}"]):
+    for command in (configure, [cmake, "--build", str(BUILD / "cmake"), "--target", f"fuzz_{name}"]):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     corpus = ROOT / "csrc/tests/fuzz/corpus"
     words = corpus / f"{name}.dict"

@@ -24,9 +24,10 @@ def main() -> int:
     if build is None:
         print("calrt: nothing is built; run `make test`", file=sys.stderr)
         return 2
+    cmake = str(Path(sys.executable).with_name("cmake"))
     for command in (
-        ["cmake", "-DCALRT_BENCH=ON", str(build)],
-        ["cmake", "--build", str(build), "--target", "calrt_bench"],
+        [cmake, "-DCALRT_BENCH=ON", str(build)],
+        [cmake, "--build", str(build), "--target", "calrt_bench"],
     ):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     runner = [str(build / "benchmarks/native/calrt_bench"), *sys.argv[2:]]

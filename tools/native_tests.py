@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 
@@ -34,12 +33,12 @@ def main() -> int:
     if not builds:
         print("calrt: no build with native tests found; run `make test`", file=sys.stderr)
         return 2
-    ctest = shutil.which("ctest", path=str(pathlib.Path(sys.executable).parent)) or shutil.which("ctest")
-    if ctest is None:
+    ctest = pathlib.Path(sys.executable).with_name("ctest")
+    if not ctest.exists():
         print("calrt: ctest is missing; it comes with cmake (pip install cmake)", file=sys.stderr)
         return 2
     jobs = str(os.cpu_count() or 2)
-    command = [ctest, "--test-dir", str(builds[-1] / "csrc"), "--output-on-failure", "--no-tests=error"]
+    command = [str(ctest), "--test-dir", str(builds[-1] / "csrc"), "--output-on-failure", "--no-tests=error"]
     command += ["-j", jobs, "--timeout", str(TEST_SECONDS)]
     if len(sys.argv) > 2:
         command += ["-R", sys.argv[2]]

@@ -12,6 +12,8 @@ import tempfile
 import time
 
 BUILD = ["scikit-build-core>=0.11", "pybind11>=3.1", "nlohmann-json>=3.12", "ninja>=1.11"]
+# A cmake of the venv, though the machine may have one: another one for the same folder compiles all again.
+BUILD += ["cmake>=3.20"]
 BUILD += ["tomli>=2; python_version < '3.11'"]  # tools/status_map.py
 CXX20 = "#include <span>\n#include <version>\ntemplate <class T> concept C = requires(T t) { t.x; };\n"
 
@@ -63,15 +65,6 @@ def make_venv(venv):
     return subprocess.call(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0
 
 
-def cmake_is_recent():
-    try:
-        text = subprocess.check_output(["cmake", "--version"]).decode()
-        major, minor = text.split()[2].split(".")[:2]
-        return (int(major), int(minor)) >= (3, 20)
-    except (OSError, ValueError, IndexError, subprocess.CalledProcessError):
-        return False
-
-
 def main():
     venv, kind = sys.argv[1], sys.argv[2]
     if sys.version_info < (3, 10):
@@ -89,11 +82,10 @@ def main():
     what = "rebuilding" if have else "first build, some minutes on two cores"
     sys.stdout.write("calrt: %s (log: %s)\n" % (what, log))
     sys.stdout.flush()
-    build = BUILD + ([] if cmake_is_recent() else ["cmake>=3.20"])
     run(
-        pip + build,
+        pip + BUILD,
         log,
-        "no build tools: the package index cannot be reached for %s; see %s" % (build[0], log),
+        "no build tools: the package index cannot be reached for %s; see %s" % (BUILD[0], log),
     )
     # By the environment, as pip before 23.1 has no -C.
     define = "-DCALRT_TESTS=%s" % ("ON" if kind == "test" else "OFF")
