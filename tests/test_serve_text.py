@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calrt.detokenizer import Detokenizer
+from calrt.detokenizer import Detokenizer, StopFinder
 from calrt.serve.errors import TABLE, Kind, Refused
 from calrt.serve.fields import Options, read
 from calrt.serve.flags import FLAGS, Config, FlagError, parse, usage
 from calrt.serve.geometry import choose
 from calrt.serve.prompts import read_prompts
-from calrt.serve.text import StopFinder, TextStream
+from calrt.serve.text import TextStream
 
 
 def pieces(text: str, cuts: Sequence[int]) -> list[str]:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens to text, one at a time, without ever cutting a character."""
+"""Tokens to text, one at a time, without ever cutting a character; and where a stop string ends the text."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+
+__all__ = ["Detokenizer", "StopFinder"]
 
 
 class Detokenizer:
@@ -40,3 +42,46 @@ class Detokenizer:
         rest = self._decode(b"", True)
         self._decoder.reset()
         return rest
+
+
+class StopFinder:
+    """Finds the first complete stop string in a stream of text, and holds back what may become one.
+
+    The stop string that is complete first counts; of two that end at the same place, the longer one. So the
+    result depends on the text alone and not on how it was cut into tokens. Not thread-safe: one per text.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._longest = max(map(len, self._stops), default=0)
+        self._held = ""
+        self.found: str | None = None
+
+    def feed(self, text: str) -> str:
+        """Text that may be shown now. After a hit (`found`) nothing more comes out."""
+        if not self._stops:
+            return text
+        if self.found is not None:
+            return ""
+        held = self._held + text
+        hits = [(start + len(stop), start, stop) for stop in self._stops if (start := held.find(stop)) >= 0]
+        if hits:
+            _, start, self.found = min(hits)
+            self._held = ""
+            return held[:start]
+        keep = self._possible_start(held)
+        self._held = held[len(held) - keep :]
+        return held[: len(held) - keep]
+
+    def flush(self) -> str:
+        """The text held back, when no more will follow."""
+        held, self._held = self._held, ""
+        return held
+
+    def _possible_start(self, text: str) -> int:
+        """Length of the longest end of `text` that begins a stop string."""
+        for length in range(min(self._longest - 1, len(text)), 0, -1):
+            tail = text[-length:]
+            if any(len(stop) > length and stop.startswith(tail) for stop in self._stops):
+                return length
+        return 0

@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from calrt._arguments import seconds, whole
+from calrt._arguments import iterable, refuse, seconds, whole
 from calrt._core import Sampler, token_ids
 from calrt._enums import Status
+from calrt.detokenizer import Detokenizer, StopFinder
 from calrt.errors import error_for
 
 if TYPE_CHECKING:
     from calrt.model import Model
-
-_T = TypeVar("_T")
 
 _SAMPLING = (
     "temperature",
@@ -54,11 +53,7 @@ def _checked(model: Model, max_tokens: int, options: dict[str, Any]) -> _Request
     max_tokens = whole("max_tokens", max_tokens, 1, (1 << 31) - 1)
     if options.get("timeout") is not None:
         seconds("timeout", options["timeout"])
-    stops = _several("stop", options.get("stop"), str, "a non-empty string or several are due")
-    if "" in stops:
-        raise error_for(Status.INVALID_ARGUMENT, "stop: a non-empty string or several are due")
     ids = options.get("stop_tokens")
-    stop_tokens = _several("stop_tokens", ids, int, "a token id or several are due")
     temperature = options.get("temperature")
     if isinstance(temperature, (int, float)) and temperature < 0:
         raise error_for(Status.OUT_OF_RANGE, f"temperature={temperature}: 0 (greedy) or more is due")
@@ -67,56 +62,28 @@ def _checked(model: Model, max_tokens: int, options: dict[str, Any]) -> _Request
     return _Request(
         max_tokens=max_tokens,
         sampling=sampling,
-        stop=stops,
-        stop_tokens=model.stop_tokens if ids is None else frozenset(stop_tokens),
+        stop=_stop_strings(options.get("stop")),
+        stop_tokens=model.stop_tokens if ids is None else _stop_tokens(ids, model.vocab),
         timeout=options.get("timeout"),
     )
 
 
-def _several(name: str, given: Any, kind: type[_T], due: str) -> tuple[_T, ...]:
-    """One value or an iterable of them as a tuple; None is none."""
+def _stop_strings(given: Any) -> tuple[str, ...]:
+    """One text or several as a tuple; None is none."""
     if given is None:
         return ()
-    values = (given,) if isinstance(given, (str, int)) else given
-    if not isinstance(values, Iterable):
-        raise error_for(Status.INVALID_ARGUMENT, f"{name}={given!r}: {due}")
-    several = tuple(values)
-    if not all(isinstance(value, kind) for value in several):
-        raise error_for(Status.INVALID_ARGUMENT, f"{name}={given!r}: {due}")
-    return several
+    stops = [given] if isinstance(given, str) else iterable("stop", given, "a text or a list of texts")
+    for stop in stops:
+        if not isinstance(stop, str) or not stop:
+            refuse("stop", stop, "a text that is not empty")
+    return tuple(stops)
 
 
-class StopStrings:
-    """Holds back what may become a stop string, and ends the text before one."""
-
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
-        self._held = ""
-        self.stopped = False
-
-    def feed(self, piece: str) -> str:
-        """The text that is safe to show after `piece`; `stopped` once a stop string was complete."""
-        text = self._held + piece
-        found = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
-        if found:
-            self.stopped, self._held = True, ""
-            return text[: min(found)]
-        keep = max((self._overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[len(text) - keep :]
-        return text[: len(text) - keep]
-
-    def flush(self) -> str:
-        """What was held back, at the end of the text."""
-        held, self._held = self._held, ""
-        return held
-
-    @staticmethod
-    def _overlap(text: str, stop: str) -> int:
-        """Length of the longest end of `text` that begins `stop`."""
-        for size in range(min(len(stop) - 1, len(text)), 0, -1):
-            if stop.startswith(text[len(text) - size :]):
-                return size
-        return 0
+def _stop_tokens(given: Any, vocab: int) -> frozenset[int]:
+    """One token id or several, each of the vocabulary: another one would never be drawn."""
+    ids = given if isinstance(given, Iterable) else [given]
+    due = "a token id or a list of token ids"
+    return frozenset(token_ids("stop_tokens", iterable("stop_tokens", ids, due), vocab))
 
 
 def generate_ids(model: Model, prompt: list[int], max_tokens: int, options: dict[str, Any]) -> Iterator[int]:
@@ -175,18 +142,15 @@ def _tokens(model: Model) -> int:
 
 
 def _pieces(model: Model, ids: Generator[int, None, None], request: _Request) -> Iterator[str]:
-    from calrt.detokenizer import Detokenizer
-
     detokenizer = Detokenizer(model.tokenizer.byte_table)
-    stops = StopStrings(request.stop)
+    stops = StopFinder(request.stop)
     with closing(ids):  # gives the lane back at once, however this ends
         for token in ids:
             piece = stops.feed(detokenizer.feed(token))
             if piece:
                 yield piece
-            if stops.stopped:
+            if stops.found is not None:
                 return
-    piece = stops.feed(detokenizer.flush())
-    rest = piece if stops.stopped else piece + stops.flush()
+    rest = stops.feed(detokenizer.flush()) + stops.flush()
     if rest:
         yield rest
