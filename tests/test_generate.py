@@ -115,6 +115,7 @@ def test_an_abandoned_stream_gives_its_lane_back(model: calrt.Model) -> None:
         ({"temperature": float("nan")}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
         ({"temperature": -1.0}, "temperature"),
+        ({"temperature": np.float32(-1)}, "temperature"),
         ({"max_token": 5}, "max_tokens"),
         ({"stop": 5}, "stop"),
         ({"stop_tokens": ["x"]}, "stop_tokens"),

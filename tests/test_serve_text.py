@@ -137,6 +137,7 @@ def test_fields_are_read(body: dict[str, object], field: str, value: object) -> 
         ({"logit_bias": "x"}, "logit_bias"),
         ({"response_fields": "content"}, "response_fields"),
         ({"response_fields": ["content"] * 65}, "response_fields"),
+        ({"response_fields": ["content", "/" * 257]}, "response_fields"),
         ({"stop": ["x" * 4097]}, "stop"),
         ({"logit_bias": [["x" * 1025, 1]]}, "logit_bias"),
         ({"logit_bias": {"\u00fc" * 513: 1}}, "logit_bias"),

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from calrt._arguments import iterable, refuse, seconds, whole
@@ -55,7 +56,7 @@ def _checked(model: Model, max_tokens: int, options: dict[str, Any]) -> _Request
         seconds("timeout", options["timeout"])
     ids = options.get("stop_tokens")
     temperature = options.get("temperature")
-    if isinstance(temperature, (int, float)) and temperature < 0:
+    if isinstance(temperature, Real) and temperature < 0:
         raise error_for(Status.OUT_OF_RANGE, f"temperature={temperature}: 0 (greedy) or more is due")
     sampling = {name: options[name] for name in _SAMPLING if options.get(name) is not None}
     sampling.setdefault("seed", secrets.randbits(32))

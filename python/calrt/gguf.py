@@ -7,6 +7,7 @@ size and offset is compared with the bytes that are really there before anything
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -92,10 +93,8 @@ class TensorInfo:
 
     @property
     def elements(self) -> int:
-        count = 1
-        for dim in self.shape:
-            count *= dim
-        return count
+        """How many numbers it holds."""
+        return math.prod(self.shape)
 
 
 class GgufMetadata(Mapping[str, Value]):

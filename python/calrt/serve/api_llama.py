@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from .answers import Meta, Result, probabilities, timings
 from .errors import bad_field
-from .fields import DEFAULT_SAMPLERS, Options, check, kind_name, read
-from .fields import FIELDS as SHARED_FIELDS
+from .fields import DEFAULT_SAMPLERS, FIELDS, Field, Options, check, kind_name, read
 from .messages import Begun, End, Finish, Piece, Progress
 from .prompts import Prompt, read_prompts
 
@@ -55,7 +54,7 @@ def _with_n_probs(body: Mapping[str, Any]) -> Mapping[str, Any]:
     logprobs = body.get("logprobs")
     if logprobs is None or body.get("n_probs") is not None:
         return body
-    return {**body, "n_probs": check("logprobs", logprobs, SHARED_FIELDS["n_probs"])}
+    return {**body, "n_probs": check("logprobs", logprobs, FIELDS["n_probs"])}
 
 
 class NativeDialect:
@@ -239,7 +238,7 @@ def read_tokenize(body: Mapping[str, Any]) -> TokenizeRequest:
     flags = []
     for name, default in (("add_special", False), ("parse_special", True), ("with_pieces", False)):
         value = body.get(name)
-        flags.append(default if value is None else check(name, value, SHARED_FIELDS["stream"]))
+        flags.append(default if value is None else check(name, value, Field(bool)))
     return TokenizeRequest(parts, *flags)
 
 

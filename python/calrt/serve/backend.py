@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -85,12 +86,7 @@ def _describe(model: calrt.Model, device: calrt.Device | None, path: str) -> Des
     manifest, info = model.manifest, model.info
     about = manifest["model"]
     weights = manifest.get("weights") or {"rows": []}
-    parameters = 0
-    for row in weights["rows"]:
-        count = 1
-        for extent in row[2]:
-            count *= extent
-        parameters += count
+    parameters = sum(math.prod(shape) for _, _, shape, *_ in weights["rows"])
     batches = [graph.batch for graph in model.graphs.values() if graph.kind == "decode"]
     caps = {} if device is None else {cap.name: f"C{cap.level}" for cap in device.caps}
     return Description(

@@ -22,6 +22,7 @@ MAX_LOGIT_BIAS = 65536
 MAX_BIAS_STRINGS = 1024
 MAX_BIAS_BYTES = 1024
 MAX_RESPONSE_FIELDS = 64
+MAX_RESPONSE_FIELD_LENGTH = 256
 MAX_PROBS = 128
 RANDOM_SEED = 0xFFFFFFFF
 DEFAULT_SAMPLERS = (
@@ -167,6 +168,10 @@ def _read_lists(body: Mapping[str, Any], values: dict[str, Any]) -> None:
         if len(wanted) > MAX_RESPONSE_FIELDS:
             raise bad_field(
                 "response_fields", f"has {len(wanted)} entries, at most {MAX_RESPONSE_FIELDS} are allowed"
+            )
+        if (longest := max(map(len, wanted), default=0)) > MAX_RESPONSE_FIELD_LENGTH:
+            raise bad_field(
+                "response_fields", f"has a name of {longest} characters, at most {MAX_RESPONSE_FIELD_LENGTH}"
             )
         values["response_fields"] = tuple(wanted)
     if (samplers := body.get("samplers")) is not None:
