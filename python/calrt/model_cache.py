@@ -110,7 +110,7 @@ def _stamp(package: Path) -> Path:
 def _is_complete(package: Path) -> bool:
     """Whether a cached package is whole: manifest untouched, every size right, small files' digests too.
 
-    Large files are not read: `calrt validate --full` is for that.
+    Large files are not read: their size is all that is looked at.
     """
     try:
         data = (package / "manifest.json").read_bytes()

@@ -191,30 +191,14 @@ def build_manifest(
         "tokenizer": tokenizer_section(vocabulary),
         "target": {"driver": "cpu", "device_class": "cpu-ref"},
         "artifacts": sorted(artifacts, key=lambda a: str(a["id"])),
-        "weights": {
-            "artifact": "weights",
-            "align": WEIGHT_ALIGN,
-            "columns": ["name", "dtype", "shape", "offset", "bytes"],
-            "rows": [list(row) for row in rows],
-        },
+        "weights": weights_section(rows),
         "graphs": [decode_graph(compute, PROFILES), prefill_graph(compute, chunks)],
         "kv": {
             "dtype": dtypes,
             "layers": model.layers,
             "heads": model.kv_heads,
             "head_dim": model.head_dim,
-            "groups": [
-                {
-                    "name": "main",
-                    "lanes": lanes,
-                    "cells": cells,
-                    "order": ["layer", "kv", "lane", "cell", "head", "dim"],
-                    "strides": None,
-                    "base": None,
-                    "split": "none",
-                    "owner": "driver",
-                }
-            ],
+            "groups": [kv_group(lanes, cells)],
             "caps": caps("lane_copy", "range_copy", "kv_read", "kv_write", "k_rotate"),
         },
         "allowed": {
@@ -293,6 +277,30 @@ def tokenizer_section(vocabulary: Vocabulary) -> Json:
         "template": "template" if vocabulary.chat_template is not None else None,
         "vocab": len(vocabulary.tokens),
         "add_bos": vocabulary.add_bos and vocabulary.bos is not None,
+    }
+
+
+def weights_section(rows: Sequence[Sequence[Any]]) -> Json:
+    """What a manifest says about the tensors in the artifact "weights": `rows` are in offset order."""
+    return {
+        "artifact": "weights",
+        "align": WEIGHT_ALIGN,
+        "columns": ["name", "dtype", "shape", "offset", "bytes"],
+        "rows": [list(row) for row in rows],
+    }
+
+
+def kv_group(lanes: Json | Sequence[int], cells: Json | Sequence[int], split: str = "none") -> Json:
+    """The one share group of a package: the lanes and cells that are allowed, and how chips split it."""
+    return {
+        "name": "main",
+        "lanes": lanes,
+        "cells": cells,
+        "order": ["layer", "kv", "lane", "cell", "head", "dim"],
+        "strides": None,
+        "base": None,
+        "split": split,
+        "owner": "driver",
     }
 
 

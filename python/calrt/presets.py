@@ -31,10 +31,12 @@ from calrt.package_manifest import (
     LlamaModel,
     caps,
     decode_graph,
+    kv_group,
     manifest_bytes,
     model_section,
     prefill_graph,
     tokenizer_section,
+    weights_section,
 )
 from calrt.preset_vocabulary import CHAT_TEMPLATE, made_up_vocabulary, vocabulary_gguf
 from calrt.vocabulary import Vocabulary
@@ -351,22 +353,7 @@ class _Recipe:
         driver = self.target["driver"]
         placements = _modes(preset, driver)[self.mode]
         chips = 1 if driver in _CLASSES else preset.chips
-        group = {
-            "name": "main",
-            "lanes": preset.lanes,
-            "cells": preset.cells,
-            "order": ["layer", "kv", "lane", "cell", "head", "dim"],
-            "strides": None,
-            "base": None,
-            "split": "heads" if self.mode == "tensor" else "none",
-            "owner": "driver",
-        }
-        weights = {
-            "artifact": "weights",
-            "align": WEIGHT_ALIGN,
-            "columns": ["name", "dtype", "shape", "offset", "bytes"],
-            "rows": rows,
-        }
+        split = "heads" if self.mode == "tensor" else "none"
         can = preset.kv_ops
         return {
             "manifest": "manifest-1",
@@ -376,14 +363,14 @@ class _Recipe:
             "tokenizer": tokenizer_section(vocabulary),
             "target": self.target,
             "artifacts": artifacts,
-            "weights": weights if self.weights else None,
+            "weights": weights_section(rows) if self.weights else None,
             "graphs": self._graphs(dtypes[0]),
             "kv": {
                 "dtype": kv_dtypes,
                 "layers": model["layers"],
                 "heads": model["kv_heads"],
                 "head_dim": model["head_dim"],
-                "groups": [group],
+                "groups": [kv_group(preset.lanes, preset.cells, split)],
                 "caps": caps(*can) | caps(*(op for op in _KV_OPS if op not in can), value=False),
             },
             "allowed": {
