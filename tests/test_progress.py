@@ -66,3 +66,12 @@ def test_what_is_counted_need_not_be_bytes() -> None:
         progress("running", 0, 20)
         progress("running", 20, 20)
     assert stream.getvalue() == "running (20 requests) ...\nrunning: done\n"
+
+
+def test_a_phase_that_says_twice_that_it_is_done_is_told_once() -> None:
+    out = io.StringIO()
+    with ConsoleProgress(out) as report:
+        for what in ("loading", "loading", "packing", "loading"):
+            report(what, 1, 1)
+    phases = [line.split()[0] for line in out.getvalue().splitlines() if line.endswith("...")]
+    assert phases == ["loading", "packing", "loading"]

@@ -11,9 +11,8 @@ from typing import Any, Protocol, TextIO
 class Progress(Protocol):
     """Called with what is being done, and done of total (bytes, unless it says otherwise).
 
-    The last call of a phase has done == total.
-
-    Called often, from the thread that does the work: keep it short. An exception it raises ends the work.
+    The last call of a phase has done == total. Called often, from the thread that does the work: keep it
+    short. An exception it raises ends the work.
     """
 
     def __call__(self, what: str, done: int, total: int, /) -> object: ...
@@ -26,7 +25,7 @@ def silent(what: str, done: int, total: int, /) -> None:
 class ConsoleProgress:
     """A bar on a terminal (when tqdm is installed), else one line at the start and one at the end of a phase.
 
-    Use it as a context manager, so that an interrupted bar is closed. `unit`: of what is
+    Use it in `with`, so that an interrupted bar is closed. `stream`: stderr if None. `unit`: of what is
     counted, bytes if "B".
     """
 
@@ -34,6 +33,7 @@ class ConsoleProgress:
         self._unit = unit
         self._stream = sys.stderr if stream is None else stream
         self._what: str | None = None
+        self._ended: str | None = None
         self._bar: Any = None
         self._bar_type: Any = None
         if self._stream.isatty():
@@ -45,6 +45,8 @@ class ConsoleProgress:
                 self._bar_type = tqdm
 
     def __call__(self, what: str, done: int, total: int, /) -> None:
+        if done >= total and what == self._ended:  # some drivers say twice that they are done
+            return
         if what != self._what:
             self.close()
             self._what = what
@@ -66,6 +68,7 @@ class ConsoleProgress:
         if done >= total:
             finished = self._bar is None
             self.close()
+            self._ended = what
             if finished:
                 self._say(f"{what}: done")
 
@@ -73,8 +76,7 @@ class ConsoleProgress:
         """Ends the current phase, finished or not."""
         if self._bar is not None:
             self._bar.close()
-        self._bar = None
-        self._what = None
+        self._bar = self._what = self._ended = None
 
     def _say(self, line: str) -> None:
         self._stream.write(line + "\n")
