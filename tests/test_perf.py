@@ -185,6 +185,9 @@ def test_the_writer_refuses_what_is_wrong_and_leaves_an_unfinished_file(tmp_path
         with PerfWriter(path, new_run()):
             raise LookupError("the benchmark fell over")
 
+    with pytest.raises(ValueError, match="run: git is empty"):
+        PerfWriter(path, new_run(git=""))
+    assert problems(path.read_bytes()) == []
     with pytest.raises(LookupError):
         fail()
     assert problems(path.read_bytes()) == ["the end is missing: an unfinished run, or a file cut short"]
@@ -199,10 +202,19 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     rows.write_bytes(good.read_bytes().splitlines(keepends=True)[6])
     assert main(["seal", str(rows), str(tmp_path / "sealed.jsonl")]) == 0
     assert main(["validate", str(tmp_path / "sealed.jsonl")]) == 0
+    assert main(["seal", str(rows), str(tmp_path)]) == 1
+    assert f"{tmp_path}: Is a directory" in capsys.readouterr().err
     rows.write_text('{"kind":"bench"}\n')
     assert main(["seal", str(rows), str(tmp_path / "other.jsonl")]) == 1
     assert "line 1: name is missing" in capsys.readouterr().err
+    assert main(["seal", str(good), str(tmp_path / "other.jsonl")]) == 1
+    assert "line 1: run may not stand here" in capsys.readouterr().err
     assert not (tmp_path / "other.jsonl").exists()
+    missing = str(tmp_path / "missing.jsonl")
+    assert main(["validate", missing, str(bad)]) == main(["seal", missing, missing]) == 1
+    said = capsys.readouterr().err
+    assert said.count("missing.jsonl: No such file") == 2
+    assert "bad.jsonl: line" in said
 
 
 def test_the_schema_in_docs_is_the_one_of_the_types(capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,14 +125,23 @@ def plain(row: Any) -> dict[str, Any]:
     return {name.rstrip("_"): value for name, value in values.items()}
 
 
+def _check(row: dict[str, Any]) -> None:
+    fault = row_fault(row)
+    if fault is not None:
+        raise ValueError(f"{row.get('kind')}: {fault}")
+
+
 class PerfWriter:
-    """Writes a file row by row; each row is checked and lies on disk before `write` returns.
+    """Writes a file row by row; each row is checked, and in the file before `write` returns.
 
     Use it in `with`, or `close()` it: that writes the `end`. After an exception in the `with` there is no
-    `end`, and so the file says that it is unfinished. Not thread-safe.
+    `end`, and so the file says that it is unfinished. A file of that name is replaced. Not thread-safe.
+
+    Raises `ValueError` naming the field of `run` that is wrong, before the file is touched; `OSError`.
     """
 
     def __init__(self, path: str | os.PathLike[str], run: Run) -> None:
+        _check(plain(run))
         self._file: IO[bytes] = open(path, "wb")  # noqa: SIM115 - closed by close()
         self._sha256 = hashlib.sha256()
         self._lines = 0
@@ -143,9 +152,7 @@ class PerfWriter:
         self._write(row if isinstance(row, dict) else plain(row))
 
     def _write(self, row: dict[str, Any]) -> None:
-        fault = row_fault(row)
-        if fault is not None:
-            raise ValueError(f"{row.get('kind')}: {fault}")
+        _check(row)
         line = json.dumps(row, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         if len(line) > MOST_LINE_BYTES + 1:
             raise ValueError(f"{row['kind']}: {len(line) - 1} bytes, a row has at most {MOST_LINE_BYTES}")
@@ -197,6 +204,30 @@ def _whole(path: str) -> bytes:
         return file.read(MOST_BYTES + 1)
 
 
+def _faults(path: str) -> list[str]:
+    try:
+        return [f"{path}: {text}" for text in problems(_whole(path))]
+    except OSError as error:
+        return [f"{path}: {error.strerror}"]
+
+
+def _seal(source: str, path: str) -> list[str]:
+    try:
+        data = sys.stdin.buffer.read(MOST_BYTES + 1) if source == "-" else _whole(source)
+        if faults := problems(data, whole=False):
+            return faults
+        rows = [_read(line) for line in data.split(b"\n")[:-1]]
+        for number, row in enumerate(rows, 1):
+            if row["kind"] in ("run", "end"):
+                return [f"line {number}: {row['kind']} may not stand here: bare rows are due"]
+        with PerfWriter(path, new_run()) as writer:
+            for row in rows:
+                writer.write(row)
+    except OSError as error:
+        return [f"{error.filename or path}: {error.strerror}"]
+    return []
+
+
 def main(arguments: list[str] | None = None) -> int:
     """`python -m calrt.perf`; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m calrt.perf", description=f"Files of {SCHEMA}.")
@@ -212,14 +243,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(schema(), indent=1))
         return 0
     if args.command == "seal":
-        data = sys.stdin.buffer.read(MOST_BYTES + 1) if args.rows == "-" else _whole(args.rows)
-        faults = problems(data, whole=False)
-        if not faults:
-            with PerfWriter(args.file, new_run()) as writer:
-                for line in data.splitlines():
-                    writer.write(_read(line))
+        faults = _seal(args.rows, args.file)
     else:
-        faults = [f"{name}: {text}" for name in args.file for text in problems(_whole(name))]
+        faults = [text for name in args.file for text in _faults(name)]
     print(*faults, sep="\n", end="\n" if faults else "", file=sys.stderr)
     return 1 if faults else 0
 
