@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from calrt._enums import Status
 from calrt.errors import CalrtError, error_for
 
-__all__ = ["flag", "function", "iterable", "option", "seconds", "text", "whole"]
+__all__ = ["flag", "function", "iterable", "option", "refuse", "seconds", "text", "whole"]
 
 
 def refuse(name: str, value: object, due: str) -> NoReturn:

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any, cast, overload
-
-import numpy as np
-import numpy.typing as npt
 
 from calrt._arguments import text
 from calrt._core import CancelToken, Lane, LaneRef, Reservation
@@ -31,6 +27,7 @@ from calrt.kv_records import (
     Run,
     Shift,
     StateInfo,
+    TokenIds,
 )
 from calrt.kv_sequences import KvSequences
 
@@ -54,8 +51,6 @@ __all__ = [
     "Shift",
     "StateInfo",
 ]
-
-TokenIds = Sequence[int] | npt.NDArray[np.int32]
 
 
 def _path(name: str, value: Any) -> str:

@@ -3,20 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from calrt._core import LaneRef, LaneTable, Reservation
-from calrt.kv_records import Capacity, LaneSnapshot, Move, PrefixEvent, PrefixMatch, Run, Shift
+from calrt.kv_records import Capacity, LaneSnapshot, Move, PrefixEvent, PrefixMatch, Run, Shift, TokenIds
 
 __all__ = ["Allocator"]
 
 TTL_NS = 5_000_000_000
-
-TokenIds = Sequence[int] | npt.NDArray[np.int32]
+"""How long a reservation holds its lane unless it says otherwise."""
 
 
 class Allocator:

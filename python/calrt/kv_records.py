@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypedDict
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias, TypedDict
+
+import numpy as np
+import numpy.typing as npt
 
 __all__ = [
     "Capacity",
@@ -18,7 +22,11 @@ __all__ = [
     "Run",
     "Shift",
     "StateInfo",
+    "TokenIds",
 ]
+
+TokenIds: TypeAlias = Sequence[int] | npt.NDArray[np.int32]
+"""Token ids as they are given: a list, or the quicker array of int32 [n]."""
 
 
 class Capacity(TypedDict):

@@ -3,22 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, cast
-
-import numpy as np
-import numpy.typing as npt
 
 from calrt._arguments import seconds, whole
 from calrt._core import Kv as NativeKv
 from calrt._core import Lane
 from calrt._enums import Status
 from calrt.errors import error_for
-from calrt.kv_records import Chunk, OpSupport, Run, Shift
+from calrt.kv_records import Chunk, OpSupport, Run, Shift, TokenIds
 
 __all__ = ["KvSequences"]
-
-TokenIds = Sequence[int] | npt.NDArray[np.int32]
 
 
 class KvSequences:

@@ -28,9 +28,12 @@ def _open_sequences(model: Model) -> WeakSet[Sequence]:
 
 
 class Sequence:
-    """Holds one lane. Close it, or use it in `with`; garbage collection gives the lane back too.
+    """Holds one lane: `model.sequence()` reserves it, `Sequence(model, lane)` takes over one of `model.kv`.
 
-    Not thread-safe: one job at a time may write a lane.
+    Close it, or use it in `with`; garbage collection gives the lane back too. Calls wait for their jobs and
+    raise what `Graph.submit` and `Job.wait` raise, `InvalidArgumentError` once it is closed. Logits are a
+    `Tensor` [V], V = `model.vocab`, of dtype `model.info["logits_dtype"]`, good as long as it or a view of it
+    lives. Not thread-safe: one job at a time may write a lane.
     """
 
     def __init__(self, model: Model, lane: Lane) -> None:
@@ -72,7 +75,7 @@ class Sequence:
     def prefill(self, tokens: Iterable[int], *, deadline: float | None = None) -> Tensor:
         """Appends `tokens` (at least one) and returns the logits [V] after the last of them.
 
-        Long inputs run in several chunks. `deadline`: seconds that each job may take. Raises
+        Long inputs run in several chunks. `deadline`: seconds that each job may take, None = 600. Raises
         `InvalidArgumentError` when they do not fit the lane, or one is not of the vocabulary; nothing is
         written then.
         """
@@ -99,9 +102,11 @@ class Sequence:
                 return logits
 
     def decode(self, token: int, *, deadline: float | None = None) -> Tensor:
-        """Appends one token and returns the logits [V] after it. `deadline`: seconds the job may take.
+        """Appends one token and returns the logits [V] after it.
 
-        On a lane that no decode graph serves alone (lane_map identity) the smallest chunk does it.
+        `deadline`: seconds that the job may take, None = 600. Raises `InvalidArgumentError` when the lane is
+        full or the token is not of the vocabulary. On a lane that no decode graph serves alone (lane_map
+        identity) the smallest chunk does it.
         """
         graph = self._decode or (self._prefill[0] if self._prefill else None)
         if graph is None:
@@ -109,7 +114,7 @@ class Sequence:
         return self._run(graph, [token], self.length, deadline)
 
     def truncate(self, length: int) -> None:
-        """Forgets the tokens from `length` on."""
+        """Forgets the tokens from `length` on. `InvalidArgumentError` if it holds fewer."""
         self._lane.truncate(length)
 
     def close(self) -> None:
