@@ -546,6 +546,7 @@ class StepRunner:
         prefill_chunk: int = 0,
         decode_ticks_per_chunk: int = 1,
         job_timeout: float = 60.0,
+        in_flight: int = 1,
     ) -> None: ...
     def start(
         self,

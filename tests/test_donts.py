@@ -266,12 +266,12 @@ def test_a_comparison_of_another_driver_or_package_promises_nothing(
     file = tmp_path / "ab.json"
     other = {part: "0" * 64} if part else {}
     replace(gain, identity=replace(gain.identity, **other)).write(file)
-    says = "no record shows equal outputs and a gain" if part else "is not built"
-    with (
-        calrt.open(str(library), evidence=file, allow_unverified=True) as device,
-        pytest.raises(calrt.UnsupportedError, match=says),
-    ):
-        device.load(package, in_flight=2)
+    with calrt.open(str(library), evidence=file, allow_unverified=True) as device:
+        if not part:
+            device.load(package, in_flight=2).close()
+            return
+        with pytest.raises(calrt.UnsupportedError, match="no record shows equal outputs and a gain"):
+            device.load(package, in_flight=2)
 
 
 @pytest.mark.parametrize("old", ["calrt", "runtime"])

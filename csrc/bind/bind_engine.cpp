@@ -78,13 +78,15 @@ std::shared_ptr<PyRunner> make_runner(Arg<"model", Ref<PyModel>> of,
                                       Arg<"max_events", uint32_t> max_events,
                                       Arg<"prefill_chunk", uint32_t> prefill_chunk,
                                       Arg<"decode_ticks_per_chunk", uint32_t> ticks,
-                                      Arg<"job_timeout", double> timeout) {
+                                      Arg<"job_timeout", double> timeout,
+                                      Arg<"in_flight", uint32_t> in_flight) {
   const PyModel& model = **of;
   const double job_timeout = timeout;
   engine::RunnerOptions options;
   options.max_events = max_events;
   options.prefill_chunk = prefill_chunk;
   options.decode_ticks_per_chunk = ticks;
+  options.in_flight = in_flight;
   if (!(job_timeout > 0) || job_timeout > 86400)
     raise(fail(Status::OUT_OF_RANGE, "job_timeout=%g: 0 < seconds <= 86400 is due", job_timeout));
   options.job_timeout_ns = static_cast<uint64_t>(job_timeout * 1e9);
@@ -214,12 +216,13 @@ void bind_engine(py::module_& m) {
       "requests in one native thread, and tells of it in events.")
       .def(py::init(&make_runner), py::arg("model"), py::kw_only(), py::arg("max_events") = 8192,
            py::arg("prefill_chunk") = 0, py::arg("decode_ticks_per_chunk") = 1,
-           py::arg("job_timeout") = 60.0,
+           py::arg("job_timeout") = 60.0, py::arg("in_flight") = 1,
            "max_events: events that may wait to be drained; the runner pauses when full. "
            "prefill_chunk: largest "
            "chunk used, 0 = the model's largest. decode_ticks_per_chunk: decode steps between two "
            "chunks. "
-           "job_timeout: seconds until a job counts as lost.")
+           "job_timeout: seconds until a job counts as lost. in_flight: jobs at a time, 1 or 2, of "
+           "different lanes; outputs do not depend on it. Model.in_flight is what was allowed.")
       .def("start", &start, py::arg("request"), py::arg("lane"), py::arg("tokens"), py::kw_only(),
            py::arg("position") = 0, py::arg("history") = py::tuple(),
            py::arg("stop_tokens") = py::tuple(), py::arg("max_tokens"),

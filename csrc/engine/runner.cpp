@@ -61,7 +61,7 @@ struct StepRunner::Impl final : CompletionSink {
   bool closing = false, running = false, stalled = false, drained = false;
   RunnerStatistics statistics;
 
-  // Never allocates: one job is in flight, and of lost ones the submitter keeps count itself.
+  // Never allocates: a job or two are in flight, and of lost ones the submitter keeps count itself.
   void completed(uint64_t job_seq, JobState, int32_t) noexcept override {
     std::lock_guard lock(mutex);
     if (completions.size() < completions.capacity()) completions.push_back(job_seq);
@@ -185,6 +185,9 @@ Result<std::unique_ptr<StepRunner>> StepRunner::make(std::shared_ptr<Model> mode
     return fail(Status::SHAPE_MISMATCH, "the table has %u lanes of %u cells, the model %u of %u",
                 lanes->lanes(), lanes->cells(), model->info().lanes, model->info().cells);
   }
+  if (options.in_flight < 1 || options.in_flight > 2) {
+    return fail(Status::OUT_OF_RANGE, "in_flight=%u: 1 or 2 jobs", options.in_flight);
+  }
   auto impl = std::make_unique<Impl>(lanes, options);
   impl->vocab = model->info().vocab;
   impl->completions.reserve(kCompletionRoom);
@@ -193,13 +196,14 @@ Result<std::unique_ptr<StepRunner>> StepRunner::make(std::shared_ptr<Model> mode
   CALRT_TRY_ASSIGN(std::shared_ptr<Session> session,
                    model->device()->session(model->session_index()));
   auto scrubber = std::make_shared<LaneScrubber>(model, std::move(session), lanes);
-  CALRT_TRY_ASSIGN(impl->submitter, JobSubmitter::make(std::move(model), impl.get()));
+  CALRT_TRY_ASSIGN(impl->submitter,
+                   JobSubmitter::make(std::move(model), impl.get(), options.in_flight));
   const std::vector<GraphShape> shapes = impl->submitter->shapes();
   CALRT_TRY(check_options(options, shapes, lanes->lanes()));
   StepCore core(shapes, std::move(lanes), {options.prefill_chunk, options.decode_ticks_per_chunk});
-  impl->loop =
-      std::make_unique<TickLoop>(std::move(core), impl->submitter.get(), options.job_timeout_ns,
-                                 monotonic_ns, recovery(std::move(scrubber), impl->lanes));
+  impl->loop = std::make_unique<TickLoop>(
+      std::move(core), impl->submitter.get(), options.job_timeout_ns, monotonic_ns,
+      recovery(std::move(scrubber), impl->lanes), options.in_flight);
   impl->running = true;
   try {
     impl->thread = std::thread([raw = impl.get()] { raw->run(); });
@@ -280,7 +284,7 @@ Result<void> StepRunner::close(uint64_t deadline_ns) {
       impl_->exited.wait(lock, gone);
     } else if (!impl_->exited.wait_until(lock, time_of(deadline_ns), gone)) {
       return fail(Status::WAIT_TIMEOUT,
-                  "the job in flight has not ended yet: close again, or drop the runner");
+                  "what is in flight has not ended yet: close again, or drop the runner");
     }
   }
   if (impl_->thread.joinable()) impl_->thread.join();

@@ -23,6 +23,9 @@ struct RunnerOptions {
   // Decode ticks between two prefill chunks while any lane decodes.
   uint32_t decode_ticks_per_chunk = 1;
   uint64_t job_timeout_ns = 60'000'000'000;
+  // Jobs submitted and not reaped, 1 or 2, of different lanes. With 2 the host samples for one
+  // while the device runs the other; whether that gains is for the device to show (calrt bench ab).
+  uint32_t in_flight = 1;
 };
 
 class StepRunner {
@@ -44,7 +47,7 @@ class StepRunner {
   std::vector<Event> drain();
   RunnerStatistics statistics() const;
 
-  // Cancels what runs, waits for the job in flight until deadline_ns, joins the thread.
+  // Cancels what runs, waits for what is in flight until deadline_ns, joins the thread.
   Result<void> close(uint64_t deadline_ns);
 
  private:

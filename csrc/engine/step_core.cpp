@@ -62,6 +62,7 @@ uint64_t StepCore::next_deadline() const {
 
 bool StepCore::next(JobPlan* plan) {
   blocked_ = false;
+  if (alone_) return false;
   ready_.clear();
   const GraphShape* chunk = nullptr;
   Record* prompt = nullptr;
@@ -78,7 +79,8 @@ bool StepCore::next(JobPlan* plan) {
       ready_.push_back(record.get());
     }
   }
-  const bool turn = ready_.empty() || ticks_since_chunk_ >= options_.decode_ticks_per_chunk;
+  const bool decoding = ticks_in_flight_ > 0 || !ready_.empty();
+  const bool turn = !decoding || ticks_since_chunk_ >= options_.decode_ticks_per_chunk;
   if (prompt != nullptr && turn) {
     plan_chunk(prompt, *chunk, plan);
     return true;
@@ -114,6 +116,7 @@ void StepCore::plan_chunk(Record* record, const GraphShape& graph, JobPlan* plan
 bool StepCore::plan_tick(JobPlan* plan) {
   const GraphShape* graph = choose_profile();
   if (graph == nullptr) return false;
+  if (ticks_in_flight_ > 0 && ready_.size() < decode_.back().size) return false;
   plan->graph = *graph;
   plan->n_valid = static_cast<uint32_t>(ready_.size());
   plan->rows.clear();
@@ -155,8 +158,15 @@ const GraphShape* StepCore::choose_profile() {
 
 // Row i is lane i, and a graph without a lanes input computes every row. A row without a request
 // writes the next cell of its lane, which whoever continues the lane overwrites before reading.
-// That is not possible on a full lane, nor while somebody else's job writes it.
+// That is not possible on a full lane, nor while somebody else's job writes it; so such a tick runs
+// beside no other job.
+bool StepCore::wants_to_be_alone(const JobPlan& plan) {
+  return !plan.graph.prefill && plan.graph.lane_map != CALD_LANE_MAP_ANY &&
+         plan.n_valid < plan.graph.size;
+}
+
 bool StepCore::fill_identity(JobPlan* plan) {
+  if (in_flight_ > 0 && wants_to_be_alone(*plan)) return false;
   size_t at = 0;
   for (uint32_t lane = 0; lane < plan->graph.size; ++lane) {
     if (at < ready_.size() && ready_[at]->start.lane.lane == lane) {
@@ -214,6 +224,8 @@ Result<void> StepCore::take_lanes(const JobPlan& plan, uint64_t tag, uint64_t no
 
 void StepCore::submitted(const JobPlan& plan, uint64_t now_ns) {
   ++jobs_;
+  ++in_flight_;
+  alone_ = wants_to_be_alone(plan);
   each_member(plan, [&](size_t row, uint32_t) {
     Record* record = plan.rows[row].record;
     if (record->state == RequestState::QUEUED) publish(EventKind::STARTED, *record, 0, now_ns);
@@ -225,6 +237,7 @@ void StepCore::submitted(const JobPlan& plan, uint64_t now_ns) {
     ticks_since_chunk_ = 0;
   } else {
     ++statistics_.ticks;
+    ++ticks_in_flight_;
     ticks_since_chunk_ = std::min(ticks_since_chunk_ + 1, options_.decode_ticks_per_chunk);
   }
   statistics_.rows += plan.graph.size;
@@ -256,12 +269,19 @@ bool StepCore::wants(const PlanRow& row) {
 
 void StepCore::completed(const JobPlan& plan, uint64_t tag, const std::vector<RowResult>& results,
                          uint64_t now_ns) {
+  ended(plan);
   each_member(plan, [&](size_t row, uint32_t n) {
     Record* record = plan.rows[row].record;
     lanes_->end_job(record->start.lane, tag, true, true);
     advance(record, n, results[row], now_ns);
   });
   sweep();
+}
+
+void StepCore::ended(const JobPlan& plan) {
+  --in_flight_;
+  if (!plan.graph.prefill) --ticks_in_flight_;
+  alone_ = false;
 }
 
 void StepCore::advance(Record* record, uint32_t n, const RowResult& result, uint64_t now_ns) {
@@ -308,6 +328,7 @@ void StepCore::drew(Record* record, const RowResult& result, uint64_t now_ns) {
 void StepCore::failed(const JobPlan& plan, uint64_t tag, const Error& error, bool lost,
                       uint64_t now_ns) {
   ++statistics_.failed_jobs;
+  ended(plan);
   each_member(plan, [&](size_t row, uint32_t) {
     Record* record = plan.rows[row].record;
     const kv::LaneRef lane = record->start.lane;

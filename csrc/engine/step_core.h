@@ -5,6 +5,9 @@
 // Order: while any lane decodes, at most one prefill chunk between two decode ticks; prompts in the
 // order of their start; more ready lanes than the largest decode profile take turns, the one served
 // longest ago first. A prompt that no prefill graph can take is fed through decode ticks.
+// More than one job may be in flight, of different lanes. Beside a tick only one that fills the
+// largest profile is begun, as lanes that decode apart would share no tick any more; and nothing
+// beside one that writes lanes nobody asked for.
 #pragma once
 
 #include <cstdint>
@@ -108,6 +111,8 @@ class StepCore {
   const GraphShape* choose_profile();
   bool fill_identity(JobPlan* plan);
   static PlanRow row_of(Record* record);
+  static bool wants_to_be_alone(const JobPlan& plan);
+  void ended(const JobPlan& plan);
   void advance(Record* record, uint32_t n, const RowResult& result, uint64_t now_ns);
   void drew(Record* record, const RowResult& result, uint64_t now_ns);
   void apply(Record* record, RequestEvent event, uint64_t now_ns);
@@ -125,6 +130,8 @@ class StepCore {
   RunnerStatistics statistics_;
   uint64_t jobs_ = 0;
   uint32_t ticks_since_chunk_;
+  uint32_t in_flight_ = 0, ticks_in_flight_ = 0;
+  bool alone_ = false;  // what is in flight wants to be
   bool blocked_ = false;
   struct Owed {
     kv::LaneRef lane;

@@ -38,7 +38,7 @@ const cald_io* find_io(const cald_io* const* list, uint32_t n, int32_t role) {
 }  // namespace
 
 Result<std::unique_ptr<JobSubmitter>> JobSubmitter::make(std::shared_ptr<Model> model,
-                                                         CompletionSink* sink) {
+                                                         CompletionSink* sink, uint32_t in_flight) {
   std::unique_ptr<JobSubmitter> made(new JobSubmitter);
   made->sink_ = sink;
   made->tokens_ = model->info().vocab;
@@ -50,7 +50,9 @@ Result<std::unique_ptr<JobSubmitter>> JobSubmitter::make(std::shared_ptr<Model> 
   CALRT_TRY_ASSIGN(made->session_, model->device()->session(model->session_index()));
   made->model_ = std::move(model);
   made->graphs_.resize(made->model_->info().n_graphs);
-  made->serving_.reserve(made->model_->info().lanes);
+  made->flights_.reserve(in_flight);
+  made->serving_.resize(in_flight);
+  for (Serving& serving : made->serving_) serving.requests.reserve(made->model_->info().lanes);
   for (const uint32_t index : made->model_->decode_graphs()) CALRT_TRY(made->add_graph(index));
   for (const uint32_t index : made->model_->prefill_graphs()) CALRT_TRY(made->add_graph(index));
   return made;
@@ -80,7 +82,10 @@ Result<void> JobSubmitter::add_graph(uint32_t index) {
   if (of.lane_map == CALD_LANE_MAP_ANY && (lanes == nullptr || lanes->optional != 0)) {
     return fail(Status::UNSUPPORTED, "graph %s: lane_map any needs a lanes input", of.name);
   }
-  CALRT_TRY_ASSIGN(graph.bindings, model_->make_bindings(index));
+  for (size_t set = 0; set < serving_.size(); ++set) {
+    CALRT_TRY_ASSIGN(auto bindings, model_->make_bindings(index));
+    graph.free.push_back(std::move(bindings));
+  }
   return {};
 }
 
@@ -99,7 +104,7 @@ std::vector<GraphShape> JobSubmitter::shapes() const {
   std::vector<GraphShape> shapes;
   const auto add = [&](uint32_t index, bool prefill) {
     const cald_graph& of = model_->graph(index);
-    const bool n_valid = graphs_[index].bindings->buffer(CALD_ROLE_N_VALID) != nullptr;
+    const bool n_valid = graphs_[index].free.front()->buffer(CALD_ROLE_N_VALID) != nullptr;
     shapes.push_back({index, prefill, prefill ? of.chunk : of.batch, of.lane_map, n_valid});
   };
   for (const uint32_t index : model_->decode_graphs()) add(index, false);
@@ -108,37 +113,55 @@ std::vector<GraphShape> JobSubmitter::shapes() const {
 }
 
 uint64_t JobSubmitter::next_tag() {
-  const uint64_t tag = Job::next_job_seq();
+  const auto in_flight = [&](const Serving& serving) {
+    return std::any_of(flights_.begin(), flights_.end(), [&](const Flight& flight) {
+      return flight.job->job_seq() == serving.job_seq;
+    });
+  };
   const std::lock_guard lock(serving_mutex_);
-  serving_.clear();
-  tag_ = tag;
-  return tag;
+  next_ = &*std::find_if_not(serving_.begin(), serving_.end() - 1, in_flight);
+  next_->requests.clear();
+  return next_->job_seq = Job::next_job_seq();
 }
 
 void JobSubmitter::note(const JobPlan& plan) {
   const std::lock_guard lock(serving_mutex_);
-  serving_.clear();
+  std::vector<uint64_t>& requests = next_->requests;
   for (const PlanRow& row : plan.rows) {
     if (row.record == nullptr) continue;
     const uint64_t request = row.record->start.request;
-    if (serving_.empty() || serving_.back() != request) serving_.push_back(request);
+    if (requests.empty() || requests.back() != request) requests.push_back(request);
   }
 }
 
 std::vector<uint64_t> JobSubmitter::serves(uint64_t job_seq) const {
   const std::lock_guard lock(serving_mutex_);
-  return job_seq == tag_ ? serving_ : std::vector<uint64_t>();
+  for (const Serving& serving : serving_) {
+    if (serving.job_seq == job_seq) return serving.requests;
+  }
+  return {};
+}
+
+// The set of the job finished last may be used again: its logits have been read.
+void JobSubmitter::put_back() {
+  if (finished_ != nullptr) graphs_[finished_graph_].free.push_back(std::move(finished_));
 }
 
 Result<uint64_t> JobSubmitter::submit(const JobPlan& plan, uint64_t deadline_ns) {
+  put_back();
   Graph& graph = graphs_[plan.graph.index];
-  if (graph.bindings == nullptr) {  // the last ones are held by a lost job
-    CALRT_TRY_ASSIGN(graph.bindings, model_->make_bindings(plan.graph.index));
+  if (graph.free.empty()) {  // held by a lost job
+    CALRT_TRY_ASSIGN(auto made, model_->make_bindings(plan.graph.index));
+    graph.free.push_back(std::move(made));
   }
-  CALRT_TRY(fill(plan, graph));
+  const std::shared_ptr<BindingSet>& bindings = graph.free.back();
+  CALRT_TRY(fill(plan, graph, *bindings));
   note(plan);
-  CALRT_TRY_ASSIGN(job_, Job::submit(session_, model_, graph.bindings, deadline_ns, sink_, tag_));
-  return job_->job_seq();
+  CALRT_TRY_ASSIGN(auto job,
+                   Job::submit(session_, model_, bindings, deadline_ns, sink_, next_->job_seq));
+  flights_.push_back({std::move(job), bindings});
+  graph.free.pop_back();
+  return next_->job_seq;
 }
 
 Result<void> JobSubmitter::write(const BindingSet& bindings, int32_t role, size_t n) {
@@ -150,8 +173,7 @@ Result<void> JobSubmitter::write(const BindingSet& bindings, int32_t role, size_
   return {};
 }
 
-Result<void> JobSubmitter::fill(const JobPlan& plan, const Graph& graph) {
-  BindingSet& bindings = *graph.bindings;
+Result<void> JobSubmitter::fill(const JobPlan& plan, const Graph& graph, BindingSet& bindings) {
   const size_t rows = plan.rows.size();
   ints_.resize(std::max(rows, static_cast<size_t>(graph.lane_inputs)));
   for (size_t i = 0; i < rows; ++i) ints_[i] = plan.rows[i].token;
@@ -170,11 +192,20 @@ Result<void> JobSubmitter::fill(const JobPlan& plan, const Graph& graph) {
   return write(bindings, CALD_ROLE_LOGIT_ROWS, 1);
 }
 
-Submitter::End JobSubmitter::finish(const JobPlan& plan) {
-  const std::shared_ptr<Job> job = std::exchange(job_, nullptr);
-  End end{job->wait(0), job->state() == JobState::LOST};
+Submitter::End JobSubmitter::finish(const JobPlan& plan, uint64_t job_seq) {
+  put_back();
+  const auto found = std::find_if(flights_.begin(), flights_.end(), [&](const Flight& flight) {
+    return flight.job->job_seq() == job_seq;
+  });
+  if (found == flights_.end()) {
+    return {fail(Status::INTERNAL, "job %llu is not in flight",
+                 static_cast<unsigned long long>(job_seq))};
+  }
+  Flight flight = std::move(*found);
+  flights_.erase(found);
+  End end{flight.job->wait(0), flight.job->state() == JobState::LOST};
   if (end.lost) {
-    Lost lost{std::move(graphs_[plan.graph.index].bindings), {}};
+    Lost lost{std::move(flight.bindings), {}};
     for (const PlanRow& row : plan.rows) {
       const auto lane = static_cast<uint32_t>(row.lane);
       if (row.lane >= 0 && (lost.lanes.empty() || lost.lanes.back() != lane)) {
@@ -182,20 +213,24 @@ Submitter::End JobSubmitter::finish(const JobPlan& plan) {
       }
     }
     lost_.push_back(std::move(lost));
+    return end;
   }
+  finished_ = std::move(flight.bindings);
+  finished_graph_ = plan.graph.index;
+  finished_seq_ = job_seq;
   return end;
 }
 
 Result<LogitsView> JobSubmitter::logits(const JobPlan& plan, uint32_t row) {
   const Graph& graph = graphs_[plan.graph.index];
   const cald_io& io = *graph.logits;
-  const Buffer* buffer = graph.bindings->buffer(CALD_ROLE_LOGITS);
+  const Buffer* buffer = finished_->buffer(CALD_ROLE_LOGITS);
   const void* data = buffer->data();
   if (data == nullptr) {
-    if (fetched_of_ != tag_) {  // once for all rows of a job
+    if (fetched_of_ != finished_seq_) {  // once for all rows of a job
       fetched_.resize(io.layout.bytes);
       CALRT_TRY(buffer->read(0, fetched_.data(), fetched_.size()));
-      fetched_of_ = tag_;
+      fetched_of_ = finished_seq_;
     }
     data = fetched_.data();
   }
@@ -232,13 +267,14 @@ Result<std::array<uint8_t, 32>> JobSubmitter::probe(uint32_t lane, uint64_t dead
       !plan.graph.prefill && plan.graph.lane_map == CALD_LANE_MAP_IDENTITY ? lane : 0;
   plan.rows[row].lane = static_cast<int32_t>(lane);
   // A device that writes nothing gives the same each time too.
-  Buffer* outputs = graphs_[plan.graph.index].bindings->buffer(CALD_ROLE_LOGITS);
+  put_back();
+  Buffer* outputs = graphs_[plan.graph.index].free.back()->buffer(CALD_ROLE_LOGITS);
   const std::vector<uint8_t> nothing(outputs->bytes());
   CALRT_TRY(outputs->write(0, nothing.data(), nothing.size()));
-  next_tag();
+  const uint64_t job_seq = next_tag();
   CALRT_TRY(submit(plan, deadline_ns));
-  CALRT_TRY(job_->wait(deadline_ns));
-  CALRT_TRY(finish(plan).result);
+  CALRT_TRY(flights_.back().job->wait(deadline_ns));
+  CALRT_TRY(finish(plan, job_seq).result);
   CALRT_TRY_ASSIGN(const LogitsView view, logits(plan, row));
   Sha256 sum;
   sum.update(view.data, uint64_t{view.vocab} * (view.bf16 ? 2 : 4));
@@ -246,7 +282,7 @@ Result<std::array<uint8_t, 32>> JobSubmitter::probe(uint32_t lane, uint64_t dead
 }
 
 void JobSubmitter::cancel() {
-  if (job_ != nullptr) (void)job_->cancel();
+  for (const Flight& flight : flights_) (void)flight.job->cancel();
 }
 
 std::vector<uint32_t> JobSubmitter::answered() {

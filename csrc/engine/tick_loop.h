@@ -18,28 +18,40 @@ class TickLoop {
  public:
   // `clock`: ns since any fixed moment; the deadlines of requests and jobs are on it.
   // `recover`: tries the poisoned lanes that nobody owns, waiting for the device; DEVICE_LOST if
-  // too few lanes of the model are left to go on with.
+  // too few lanes of the model are left to go on with. `in_flight`: jobs submitted and not reaped,
+  // at most; the host works for one while the device runs the other.
   TickLoop(StepCore core, Submitter* submitter, uint64_t job_timeout_ns,
-           std::function<uint64_t()> clock, std::function<Result<void>()> recover);
+           std::function<uint64_t()> clock, std::function<Result<void>()> recover,
+           uint32_t in_flight = 1);
 
   StepCore& core() { return core_; }
-  // A job ended; anything but the job in flight is counted and dropped.
+  // A job ended; anything but a job in flight is counted and dropped.
   void completed(uint64_t job_seq) { completions_.push_back(job_seq); }
   // Reaps, expires, samples and submits what fits into `room` events.
   void step(size_t room);
   // When step() must be called again although nothing happened; UINT64_MAX: not needed.
   uint64_t wake_at() const;
-  // Ends all requests; the job in flight is asked to stop.
+  // Ends all requests; what is in flight is asked to stop.
   void cancel_all();
-  bool idle() const { return !job_seq_ && core_.active() == 0; }
+  bool idle() const { return !busy() && core_.active() == 0; }
   bool waits_for_room() const { return waits_for_room_; }
   RunnerStatistics statistics() const;
 
  private:
+  struct Flight {
+    JobPlan plan;
+    uint64_t tag = 0, submitted_ns = 0;
+    std::optional<uint64_t> job_seq;  // none: free, its plan is scratch
+  };
+  bool busy() const;
+  Flight* find(const std::optional<uint64_t>& job_seq);
+  size_t events_owed() const;
   void reap();
-  Result<void> sample();
+  Result<void> sample(const JobPlan& plan);
   void submit(size_t room);
-  void refused(const Error& error);
+  bool submit(Flight* flight);
+  void refused(const Flight& flight, const Error& error);
+  bool recovery_due();
   void recover();
 
   StepCore core_;
@@ -47,11 +59,10 @@ class TickLoop {
   const uint64_t job_timeout_ns_;
   const std::function<uint64_t()> clock_;
   const std::function<Result<void>()> recover_;
-  JobPlan plan_;  // of the job in flight
+  std::vector<Flight> flights_;
   std::vector<RowResult> results_;
   std::vector<uint64_t> completions_;
-  std::optional<uint64_t> job_seq_;
-  uint64_t tag_ = 0, submitted_ns_ = 0, idle_since_ns_ = 0;
+  uint64_t ended_ns_ = 0, idle_since_ns_ = 0;
   uint64_t retry_ns_ = 0, backoff_ns_ = 0, refused_since_ns_ = 0;
   uint32_t refusals_ = 0;
   uint32_t poisoned_ = 0;  // lanes that were, when they were tried last

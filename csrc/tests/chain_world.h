@@ -85,42 +85,56 @@ class ChainDevice final : public engine::Submitter {
   std::function<uint64_t(const engine::JobPlan&)> duration = [](const engine::JobPlan&) {
     return uint64_t{1000};
   };
-  std::vector<std::string> log;  // one word per job
-  uint64_t completes_at = UINT64_MAX, in_flight = 0;
+  std::vector<std::string> log;  // one word per job; + before what was submitted behind another one
+  size_t most = 0;               // jobs that were in flight at a time
+  uint64_t runs_at_once = 1;     // or one after the other, as a session of depth 1 does
   bool cancelled = false;
+
+  // The job that ends first, and when; 0 and UINT64_MAX without one.
+  uint64_t ends_first() const { return jobs_.empty() ? 0 : first()->seq; }
+  uint64_t completes_at() const { return jobs_.empty() ? UINT64_MAX : first()->end_ns; }
 
   uint64_t next_tag() override { return ++seq_; }
 
   Result<uint64_t> submit(const engine::JobPlan& plan, uint64_t deadline_ns) override {
-    CHECK(in_flight == 0);
     if (const Status status = refuse(); status != Status::OK) return fail(status, "refused");
-    end_ = {};
-    outcome_ = fail_job(plan);
-    lost_job_ = lose();
-    nan_ = no_logits();
-    completes_at = lost_job_ ? deadline_ns : *now_ + duration(plan);
-    std::string& word = log.emplace_back(1, plan.graph.prefill ? 'p' : 'd');
+    Running job{++seq_, 0, fail_job(plan), lose(), no_logits(), lanes_of(plan)};
+    uint64_t begin = *now_;
+    for (const Running& other : jobs_) {
+      for (const uint32_t lane : job.lanes) {
+        CHECK(std::find(other.lanes.begin(), other.lanes.end(), lane) == other.lanes.end());
+      }
+      if (runs_at_once < 2) begin = std::max(begin, other.end_ns);
+    }
+    job.end_ns = job.lost ? deadline_ns : begin + duration(plan);
+    std::string& word = log.emplace_back(jobs_.empty() ? "" : "+");
+    word.append(1, plan.graph.prefill ? 'p' : 'd');
     word.append(std::to_string(plan.graph.size)).append(1, ':');
     word.append(std::to_string(plan.n_valid));
-    return in_flight = ++seq_;
+    jobs_.push_back(std::move(job));
+    most = std::max(most, jobs_.size());
+    return seq_;
   }
 
-  End finish(const engine::JobPlan& plan) override {
-    completes_at = UINT64_MAX;
-    in_flight = 0;
-    const bool good = outcome_ == Status::OK && !lost_job_;
+  End finish(const engine::JobPlan& plan, uint64_t job_seq) override {
+    const auto found = std::find_if(jobs_.begin(), jobs_.end(),
+                                    [&](const Running& job) { return job.seq == job_seq; });
+    CHECK(found != jobs_.end());
+    const Running job = std::move(*found);
+    jobs_.erase(found);
+    nan_ = job.nan;
+    const bool good = job.outcome == Status::OK && !job.lost;
     for (uint32_t i = 0; i < plan.rows.size(); ++i) {
       const auto& row = plan.rows[i];
-      const bool identity = plan.graph.lane_map != CALD_LANE_MAP_ANY && !plan.graph.prefill;
-      if (row.lane < 0 && !identity) continue;  // padding: nothing is written
+      if (row.lane < 0 && !identity(plan)) continue;  // padding: nothing is written
       const uint32_t lane = row.lane < 0 ? i : uint32_t(row.lane);
       CHECK(lane < cells_.size() && size_t(row.position) < cells_[lane].size());
       CHECK(row.lane < 0 || plan.graph.serves(lane));
       cells_[lane][row.position] = row.lane < 0 || !good ? -5 : row.token;
-      if (lost_job_) owed_lanes_.push_back(lane);
+      if (job.lost) owed_lanes_.push_back(lane);
     }
-    if (lost_job_) return {fail(Status::EXECUTION_FAILED, "lost"), true};
-    if (!good) return {fail(outcome_, "job failed"), false};
+    if (job.lost) return {fail(Status::EXECUTION_FAILED, "lost"), true};
+    if (!good) return {fail(job.outcome, "job failed"), false};
     return {};
   }
 
@@ -141,12 +155,36 @@ class ChainDevice final : public engine::Submitter {
   std::vector<int32_t>& cells(uint32_t lane) { return cells_[lane]; }
 
  private:
+  struct Running {
+    uint64_t seq, end_ns;
+    Status outcome;
+    bool lost, nan;
+    std::vector<uint32_t> lanes;  // that it writes
+  };
+
+  static bool identity(const engine::JobPlan& plan) {
+    return plan.graph.lane_map != CALD_LANE_MAP_ANY && !plan.graph.prefill;
+  }
+
+  static std::vector<uint32_t> lanes_of(const engine::JobPlan& plan) {
+    std::vector<uint32_t> lanes;
+    for (uint32_t i = 0; i < plan.rows.size(); ++i) {
+      if (plan.rows[i].lane >= 0) lanes.push_back(uint32_t(plan.rows[i].lane));
+      if (plan.rows[i].lane < 0 && identity(plan)) lanes.push_back(i);
+    }
+    return lanes;
+  }
+
+  std::vector<Running>::const_iterator first() const {
+    return std::min_element(jobs_.begin(), jobs_.end(),
+                            [](const Running& a, const Running& b) { return a.end_ns < b.end_ns; });
+  }
+
   std::vector<std::vector<int32_t>> cells_;
   uint64_t* now_;
   uint64_t seq_ = 0;
-  End end_;
-  Status outcome_ = Status::OK;
-  bool lost_job_ = false, nan_ = false;
+  std::vector<Running> jobs_;
+  bool nan_ = false;
   std::vector<uint32_t> owed_lanes_;
   std::vector<uint16_t> row_;
 };
@@ -166,19 +204,21 @@ inline constexpr uint64_t kJobTimeout = 1'000'000'000;
 class World {
  public:
   World(std::vector<engine::GraphShape> graphs, uint32_t lanes, uint32_t cells,
-        engine::StepOptions options = {})
+        engine::StepOptions options = {}, uint32_t in_flight = 1)
       : table(kv::LaneTable::make(lanes, cells, 1)),
         device(lanes, cells, &now),
         loop(
             engine::StepCore(std::move(graphs), table, options), &device, kJobTimeout,
             [this] { return now; },
             [this] {
+              CHECK(device.ends_first() == 0);
               for (const uint32_t lane : table->poisoned(0, true)) {
                 CHECK(table->begin_scrub(lane).ok());
                 CHECK(table->end_scrub(lane, lane_works(lane)).ok());
               }
               return Result<void>();
-            }) {}
+            },
+            in_flight) {}
 
   uint64_t now = 1000;
   std::shared_ptr<kv::LaneTable> table;
@@ -243,10 +283,10 @@ class World {
 
   // To the next moment at which something happens, at most `limit`. False if nothing would.
   bool advance(uint64_t limit = UINT64_MAX) {
-    const uint64_t next = std::min({device.completes_at, loop.wake_at(), limit});
+    const uint64_t next = std::min({device.completes_at(), loop.wake_at(), limit});
     if (next == UINT64_MAX) return false;
     now = std::max(now, next);
-    if (device.completes_at <= now) loop.completed(device.in_flight);
+    if (device.completes_at() <= now) loop.completed(device.ends_first());
     return true;
   }
 
@@ -273,6 +313,33 @@ inline std::vector<int32_t> prompt(std::mt19937& random, size_t n) {
   std::vector<int32_t> tokens(n);
   for (auto& token : tokens) token = int32_t(random() % kVocab);
   return tokens;
+}
+
+inline std::vector<engine::GraphShape> graphs(std::vector<uint32_t> batches,
+                                              std::vector<uint32_t> chunks,
+                                              int32_t lane_map = CALD_LANE_MAP_ANY,
+                                              bool n_valid = true) {
+  std::vector<engine::GraphShape> shapes;
+  for (uint32_t b : batches) shapes.push_back({uint32_t(shapes.size()), false, b, lane_map, false});
+  for (uint32_t t : chunks) shapes.push_back({uint32_t(shapes.size()), true, t, lane_map, n_valid});
+  return shapes;
+}
+
+inline std::string words(const std::vector<std::string>& log) {
+  std::string all;
+  for (const auto& word : log) all += (all.empty() ? "" : " ") + word;
+  return all;
+}
+
+// What the request got is what it gets alone.
+inline void check_exact(const World& world, const engine::Start& start, uint32_t cells) {
+  const Solo solo = solo_run(start, cells);
+  const auto found = world.outcomes.find(start.request);
+  CHECK(found != world.outcomes.end());
+  if (found == world.outcomes.end()) return;
+  CHECK(found->second.ended == 1 && found->second.started == 1);
+  CHECK(found->second.finish == solo.finish);
+  CHECK(found->second.tokens == solo.tokens);
 }
 
 }  // namespace calrt::testing

@@ -70,11 +70,12 @@ class ChainThread {
   }
   std::atomic<bool> hold{false};  // jobs stay in flight
   std::atomic<int> jobs{0};
+  std::atomic<size_t> most{0};  // in flight at a time
 
  private:
   template <class T>
-  T* data(int32_t role) {
-    for (const cald_binding& binding : script().bound) {
+  T* data(const scripted::Script::Run& run, int32_t role) {
+    for (const cald_binding& binding : run.bound) {
       void* out = nullptr;
       if (binding.role != role) continue;
       CHECK(model_->device()->table().buffer_map(binding.buffer, &out, nullptr) == CALD_OK);
@@ -86,14 +87,16 @@ class ChainThread {
   bool turn() {
     std::unique_lock lock(script().mutex);
     if (script().held.empty()) return false;
+    most = std::max(most.load(), script().held.size());
     const uint64_t seq = script().held.front();
-    const cald_graph& graph = model_->graph(script().last.graph);
+    const scripted::Script::Run run = script().runs.at(seq);
+    const cald_graph& graph = model_->graph(run.graph);
     const bool prefill = graph.kind == CALD_GRAPH_PREFILL;
-    const auto* tokens = data<int32_t>(CALD_ROLE_TOKENS);
-    const auto* positions = data<int32_t>(CALD_ROLE_POSITIONS);
-    const auto* lanes = data<int32_t>(CALD_ROLE_LANES);
-    auto* logits = data<float>(CALD_ROLE_LOGITS);
-    const int rows = prefill ? *data<int32_t>(CALD_ROLE_N_VALID) : int(graph.batch);
+    const auto* tokens = data<int32_t>(run, CALD_ROLE_TOKENS);
+    const auto* positions = data<int32_t>(run, CALD_ROLE_POSITIONS);
+    const auto* lanes = data<int32_t>(run, CALD_ROLE_LANES);
+    auto* logits = data<float>(run, CALD_ROLE_LOGITS);
+    const int rows = prefill ? *data<int32_t>(run, CALD_ROLE_N_VALID) : int(graph.batch);
     for (int i = 0; i < rows; ++i) {
       const int32_t lane = lanes[prefill ? 0 : i];
       if (lane < 0) continue;
@@ -187,11 +190,11 @@ std::vector<int32_t> small_prompt(std::mt19937& random, size_t n) {
   return tokens;
 }
 
-}  // namespace
-
-TEST(many_requests_each_get_what_they_get_alone) {
-  Rig rig;
-  std::mt19937 random(1);
+void many_requests_each_get_what_they_get_alone(uint32_t in_flight) {
+  RunnerOptions options;
+  options.in_flight = in_flight;
+  Rig rig(options);
+  std::mt19937 random(in_flight);
   std::map<uint64_t, Start> starts;
   size_t ended = 0;
   for (uint64_t id = 1; id <= 40; ++id) {
@@ -217,6 +220,14 @@ TEST(many_requests_each_get_what_they_get_alone) {
   CHECK(statistics.ticks + statistics.chunks == uint64_t(rig.chain->jobs.load()));
   pollfd ready{rig.runner->fd(), POLLIN, 0};
   CHECK(poll(&ready, 1, 0) == 0);  // readable only while events are pending
+  CHECK((rig.chain->most > 1) == (in_flight > 1));
+}
+
+}  // namespace
+
+TEST(requests_get_what_they_get_alone) { many_requests_each_get_what_they_get_alone(1); }
+TEST(requests_get_what_they_get_alone_with_two_jobs_in_flight) {
+  many_requests_each_get_what_they_get_alone(2);
 }
 
 TEST(a_reader_that_does_not_read_stops_the_device_and_loses_nothing) {
@@ -361,6 +372,13 @@ TEST(what_may_not_enter_the_plan_says_why) {
   options.max_events = 3;
   CHECK(StepRunner::make(rig.model, rig.table, options).error().message.find("max_events=3") !=
         std::string::npos);
+  for (const uint32_t in_flight : {0u, 3u}) {
+    options = {};
+    options.in_flight = in_flight;
+    const auto made = StepRunner::make(rig.model, rig.table, options);
+    CHECK(made.error().code == Status::OUT_OF_RANGE);
+    CHECK(made.error().message.find("in_flight=") != std::string::npos);
+  }
   options = {};
   options.prefill_chunk = 8;
   CHECK(!StepRunner::make(rig.model, rig.table, options).ok());

@@ -9,34 +9,6 @@ using namespace calrt;
 using namespace calrt::engine;
 using namespace calrt::testing;
 
-namespace {
-
-std::vector<GraphShape> graphs(std::vector<uint32_t> batches, std::vector<uint32_t> chunks,
-                               int32_t lane_map = CALD_LANE_MAP_ANY, bool n_valid = true) {
-  std::vector<GraphShape> shapes;
-  for (uint32_t b : batches) shapes.push_back({uint32_t(shapes.size()), false, b, lane_map, false});
-  for (uint32_t t : chunks) shapes.push_back({uint32_t(shapes.size()), true, t, lane_map, n_valid});
-  return shapes;
-}
-
-std::string words(const std::vector<std::string>& log) {
-  std::string all;
-  for (const auto& word : log) all += (all.empty() ? "" : " ") + word;
-  return all;
-}
-
-void check_exact(const World& world, const Start& start, uint32_t cells) {
-  const Solo solo = solo_run(start, cells);
-  const auto found = world.outcomes.find(start.request);
-  CHECK(found != world.outcomes.end());
-  if (found == world.outcomes.end()) return;
-  CHECK(found->second.ended == 1 && found->second.started == 1);
-  CHECK(found->second.finish == solo.finish);
-  CHECK(found->second.tokens == solo.tokens);
-}
-
-}  // namespace
-
 TEST(every_pair_of_state_and_event_is_listed) {
   // Columns: SUBMIT CHUNK_DONE PROMPT_DONE TOKEN_DONE JOB_FAILED END; the state after, - illegal.
   const char* expected[kRequestStates][kRequestEvents] = {
@@ -331,7 +303,7 @@ TEST(a_completion_of_another_job_is_dropped) {
   CHECK(world.start(start));
   world.loop.completed(12345);
   world.step();
-  world.loop.completed(world.device.in_flight + 1);
+  world.loop.completed(world.device.ends_first() + 1);
   world.step();
   CHECK(world.loop.statistics().stale_completions == 2);
   world.run();
@@ -352,11 +324,14 @@ TEST(whoever_shares_the_device_gets_what_it_gets_alone) {
       {graphs({4}, {8}, CALD_LANE_MAP_IDENTITY), 4},
       {graphs({1}, {4}, CALD_LANE_MAP_NONE), 1},
   };
+  size_t most[3] = {};  // jobs that were in flight at a time, by the limit
   for (const Case& test : cases) {
-    for (uint32_t seed = 1; seed <= 25; ++seed) {
+    for (uint32_t seed = 1; seed <= 50; ++seed) {
       std::mt19937 random(seed);
       constexpr uint32_t kCells = 40;
-      World world(test.shapes, test.lanes, kCells, {0, 1 + seed % 2});
+      const uint32_t in_flight = 1 + seed / 2 % 2;
+      World world(test.shapes, test.lanes, kCells, {0, 1 + seed % 2}, in_flight);
+      world.device.runs_at_once = 1 + seed % 3 % 2;
       const bool faults = seed % 5 == 0;
       world.device.duration = [&](const JobPlan& plan) {
         return 100 * plan.graph.size + random() % 500;
@@ -423,6 +398,7 @@ TEST(whoever_shares_the_device_gets_what_it_gets_alone) {
         }
       }
       CHECK(exact >= (faults ? 1 : 10));
+      most[in_flight] = std::max(most[in_flight], world.device.most);
       world.loop.step(world.room);
       CHECK(world.table->free_lanes() == test.lanes);
       if (failures() != 0) {
@@ -431,4 +407,5 @@ TEST(whoever_shares_the_device_gets_what_it_gets_alone) {
       }
     }
   }
+  CHECK(most[1] == 1 && most[2] == 2);
 }

@@ -198,8 +198,8 @@ class Device:
         prefill chunks to prepare, all if empty. `compute`: auto, f32, bf16; `kv_dtype`, `logits_dtype`: auto,
         f32, bf16. `parallel`, `placement`: auto, or one of `topology.modes` and `topology.placements`. What
         is left out takes the package's default; nothing is clamped. `in_flight`: jobs of the engine at a
-        time, 1 (docs/evidence.md has what 2 takes). `progress(what, done, total)`, in bytes, is called now
-        and then; an exception it raises cancels the load and comes out here.
+        time, 1, or 2 where a recorded A/B has shown a gain (docs/evidence.md). `progress(what, done, total)`,
+        in bytes, is called now and then; an exception it raises cancels the load and comes out here.
 
         The `Model` is the caller's: close it, or use it in `with`. Raises `PackageError` (missing, damaged,
         rejected, made for another device), `InvalidArgumentError` naming the option, `UnsupportedError` for
@@ -236,7 +236,8 @@ class Device:
         except CalrtError:
             native.close(force=True)
             raise
-        loaded = Model(native, partial(self.load, package, **options))
+        again = partial(self.load, package, in_flight=in_flight, **options)
+        loaded = Model(native, again, in_flight)
         self._models.add(loaded)
         return loaded
 

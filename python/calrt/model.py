@@ -28,8 +28,9 @@ class Model:
     Jobs, tensors and numpy views made from it stay valid after it is closed.
     """
 
-    def __init__(self, native: _core.Model, load: Callable[[], Model]) -> None:
+    def __init__(self, native: _core.Model, load: Callable[[], Model], in_flight: int = 1) -> None:
         self._native = native
+        self._in_flight = in_flight
         self._load = load  # the same again; it holds the device
         recovery.models[native.generation] = self
 
@@ -62,6 +63,11 @@ class Model:
     def cells(self) -> int:
         """Token positions per lane."""
         return int(self.info["cells"])
+
+    @property
+    def in_flight(self) -> int:
+        """Jobs of the engine at a time, 1 or 2, as the load was allowed: for a `StepRunner`."""
+        return self._in_flight
 
     @property
     def vocab(self) -> int:

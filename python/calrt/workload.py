@@ -127,7 +127,7 @@ def run(
     if model.kv.free_lanes() != model.lanes:
         text = f"{model.lanes - model.kv.free_lanes()} of {model.lanes} lanes are held: a workload needs all"
         raise error_for(Status.INVALID_STATE, text)
-    runner = StepRunner(model.native, job_timeout=timeout / 3)
+    runner = StepRunner(model.native, job_timeout=timeout / 3, in_flight=model.in_flight)
     try:
         return _Run(model, runner, requests, progress, timeout).outcome()
     finally:

@@ -279,6 +279,7 @@ bool finish(uint64_t job_seq) {
     job = found->second;
     waiting().erase(found);
     std::erase(script().held, job_seq);
+    script().runs.erase(job_seq);
   }
   end(job);
   return true;
@@ -314,6 +315,9 @@ cald_status submit(cald_session* session, const cald_job_desc* desc, cald_job** 
   std::unique_lock lock(script().mutex);
   script().bound.assign(desc->bindings, desc->bindings + desc->n_bindings);
   script().last = *desc;
+  if (script().ends != Ends::INSIDE) {
+    script().runs[desc->job_seq] = {desc->graph, script().bound};
+  }
   return begin_job(session, desc, out, err, lock);
 }
 cald_status kv_info(cald_model* model, cald_kv_info* out, cald_error* err) {

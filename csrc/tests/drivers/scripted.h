@@ -52,8 +52,13 @@ struct Script {
   std::vector<uint64_t> held;        // job_seq of jobs that wait to be told
   std::vector<cald_binding> bound;   // of the last submit
   cald_job_desc last{};              // the last submit; its `bindings` are gone
-  cald_kv_desc last_kv{};            // the last kv_submit
-  std::vector<uint64_t> polls;       // the times of poll
+  struct Run {
+    uint32_t graph;
+    std::vector<cald_binding> bound;
+  };
+  std::map<uint64_t, Run> runs;  // submitted and not ended, by job_seq
+  cald_kv_desc last_kv{};        // the last kv_submit
+  std::vector<uint64_t> polls;   // the times of poll
   int progress_answer = -1;
 
   void reset() {
@@ -88,6 +93,7 @@ struct Script {
     order.clear();
     wrong.clear();
     bound.clear();
+    runs.clear();
     progress_answer = -1;
   }
   int living() {

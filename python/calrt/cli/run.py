@@ -85,6 +85,12 @@ def add_command(commands: Commands) -> None:
     parser.add_argument(
         "--lanes", type=whole_number(1, 1024), help="sequences at a time (default 1; of --requests: 4)"
     )
+    parser.add_argument(
+        "--in-flight",
+        type=whole_number(1, 2),
+        default=1,
+        help="jobs on the device at a time; 2 takes a record of calrt bench ab that shows a gain (default 1)",
+    )
     add_device_flags(parser)
 
 
@@ -105,7 +111,7 @@ def _load(device: calrt.Device, options: argparse.Namespace) -> calrt.Model:
     if preset_name(options.model) is None:
         lanes = lanes or (1 if options.requests is None else 4)
         cells = cells or 2048
-    load = {"lanes": lanes, "cells": cells, "compute": options.compute}
+    load = {"lanes": lanes, "cells": cells, "compute": options.compute, "in_flight": options.in_flight}
     if options.json:
         return device.load(options.model, progress=silent, **load)
     with ConsoleProgress() as progress:

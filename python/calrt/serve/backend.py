@@ -57,6 +57,7 @@ def _load_model(device: calrt.Device, config: Config, path: str) -> calrt.Model:
         cells=geometry.cells,
         compute=config.compute,
         kv_dtype=config.cache_type_k,
+        in_flight=config.in_flight,
         progress=_Report(),
     )
 
@@ -65,7 +66,7 @@ def take_apart(
     model: calrt.Model, *, device: calrt.Device | None = None, path: str = "", **runner_options: Any
 ) -> Parts:
     """The parts of a loaded model. With `device`, closing the parts closes model and device too."""
-    runner = StepRunner(model.native, **runner_options)
+    runner = StepRunner(model.native, in_flight=model.in_flight, **runner_options)
 
     def close() -> None:
         if device is not None:
@@ -102,6 +103,7 @@ def _describe(model: calrt.Model, device: calrt.Device | None, path: str) -> Des
         compute=info["compute"],
         kv_dtype=info["kv_dtype"],
         hardware_batch=max(batches, default=1),
+        in_flight=model.in_flight,
         evidence=caps,
     )
 

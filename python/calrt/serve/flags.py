@@ -38,6 +38,7 @@ class Config(Struct, frozen=True, kw_only=True):
     compute: str = "auto"
     cache_type_k: str = "auto"
     cache_type_v: str = "auto"
+    in_flight: int = 1
     n_predict: int = -1
     temp: float = 0.8
     seed: int = -1
@@ -104,6 +105,8 @@ GROUPS: tuple[tuple[str, tuple[Flag, ...]], ...] = (
              "KV type of keys: auto, bf16 or f32 (f16 means bf16)"),
         Flag("-ctv --cache-type-v", "cache_type_v", str, "LLAMA_ARG_CACHE_TYPE_V",
              "KV type of values: the same as for keys"),
+        Flag("--in-flight", "in_flight", int, "CALRT_ARG_IN_FLIGHT",
+             "jobs on the device at a time; 2 takes a record of calrt bench ab that shows a gain", 1, 2),
     )),
     ("sampling defaults (a request's own values win)", (
         Flag("-n --predict --n-predict", "n_predict", int, "LLAMA_ARG_N_PREDICT",

@@ -141,6 +141,7 @@ async def props(service: Service, request: Request) -> Reply:
                 "compute": about.compute,
                 "kv_dtype": about.kv_dtype,
                 "hardware_batch": about.hardware_batch,
+                "in_flight": about.in_flight,
                 "software_slots": engine.lanes,
                 "evidence": about.evidence,
                 "queue_limit": engine.queue_limit,

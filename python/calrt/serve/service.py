@@ -67,6 +67,7 @@ class Description(Struct, frozen=True, kw_only=True):
     compute: str = ""
     kv_dtype: str = ""
     hardware_batch: int = 0
+    in_flight: int = 1
     evidence: dict[str, str] = {}
 
 
