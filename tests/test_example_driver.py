@@ -76,6 +76,16 @@ def test_it_conforms(library: Path) -> None:
     assert SEEN - {check["rule"] for check in report["checks"] if check["verdict"] == "pass"} == set()
 
 
+def test_what_the_readme_tells_to_type_runs(library: Path) -> None:
+    readme = (EXAMPLE / "README.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    ran = subprocess.run([sys.executable, "-c", program], cwd=library.parent, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert len(json.loads(ran.stdout)) == 8
+    for text in (readme, PAGE.read_text()):  # a driver is named by an absolute path
+        assert not re.search(r"(conformance|open\() *[\"']?(?!/)\S*(?<!PWD/)libcald_\w+\.so", text)
+
+
 def test_lanes_batches_and_chunks_make_no_difference(library: Path, package: Path) -> None:
     made = []
     with calrt.open(str(library), allow_unverified=True) as device:
