@@ -2,7 +2,8 @@
 // A server's core in one file: open a device, load a package, prefill, decode, sample, and for
 // every class of error do what the status table says.
 //
-//   embed DEVICE PACKAGE COUNT TOKEN...     e.g. embed cpu ~/.cache/calrt/smollm2 16 1 2 3
+//   embed DEVICE PACKAGE COUNT TOKEN...     e.g. embed cpu ~/.cache/calrt/packages/KEY 16 1 2 3,
+//                                           where calrt has packed a GGUF file once
 //
 // Prints COUNT tokens that continue the given ones. Exit codes: 0 fine, 1 it failed, 2 usage.
 #include <charconv>
