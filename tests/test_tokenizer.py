@@ -415,6 +415,18 @@ def test_from_a_tokenizer_json(byte_level: bool) -> None:
         Tokenizer.from_package(manifest, lambda artifact: b"{")
 
 
+def test_added_tokens_have_the_ids_that_the_library_gives_them() -> None:
+    manifest, read = hf_package(byte_level=True)
+    end = manifest["model"]["params"]["eos"][0]
+    document = json.loads(read("tok"))
+    for wrong in (10**6, 5):  # beyond the vocabulary; a letter's
+        document["added_tokens"][0]["id"] = wrong
+        data = json.dumps(document).encode()
+        tokenizer = Tokenizer.from_package(manifest, lambda artifact, data=data: data)
+        assert tokenizer.encode("a<|im_end|>", parse_special=True)[-1] == end
+        assert [i for i in range(tokenizer.vocab_size) if tokenizer.is_control(i)] == [end]
+
+
 def test_a_package_without_tokenizer() -> None:
     for kind in (None, "external"):
         section = {"kind": kind, "artifact": None, "template": None, "vocab": None, "add_bos": None}

@@ -122,12 +122,10 @@ class Tokenizer:
     @classmethod
     def _from_hf(cls, data: bytes, params: Mapping[str, Any]) -> Tokenizer:
         library = _library()
-        try:
+        with _library_errors("tokenizer.json is damaged"):
             text = data.decode("utf-8")
             engine = library.Tokenizer.from_str(text)
             document = json.loads(text)
-        except Exception as error:  # the library raises a bare Exception
-            raise ValueError(f"tokenizer.json is damaged: {error}") from None
         engine.encode_special_tokens = True  # control tokens are cut out here, in encode()
         ids: dict[str, int] = engine.get_vocab(with_added_tokens=True)
         count = max(ids.values(), default=-1) + 1
@@ -138,8 +136,9 @@ class Tokenizer:
         texts, kinds = [""] * count, [UNUSED] * count
         for token, index in ids.items():
             texts[index], kinds[index] = token, NORMAL
-        for added in document.get("added_tokens", []):
-            kinds[added["id"]] = CONTROL if added["special"] else USER_DEFINED
+        for index, added in engine.get_added_tokens_decoder().items():  # the file may say other ids
+            if index < count:
+                kinds[index] = CONTROL if added.special else USER_DEFINED
         byte_level = '"ByteLevel"' in json.dumps([document.get("pre_tokenizer"), document.get("decoder")])
         if not byte_level:
             bytes_at = [i for i, t in enumerate(texts) if len(t) == 6 and re.fullmatch("<0x[0-9A-F]{2}>", t)]
