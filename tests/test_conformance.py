@@ -236,8 +236,18 @@ def test_a_hang_is_a_finding(tmp_path: Path) -> None:
     assert "did not come back" in checks[0].why
 
 
+def test_a_driver_that_prints_without_end_hangs(tmp_path: Path) -> None:
+    checks: list[conformance.Check] = []
+    words = program(tmp_path, f"{BEGIN}exec yes tick")
+    assert not conformance._run_child(words, 0.2, checks, lambda check, done: None)
+    assert [(check.check, check.verdict) for check in checks] == [("JOB-01", "fail")]
+    assert "did not come back" in checks[0].why
+
+
 def test_what_a_driver_prints_is_no_finding(tmp_path: Path) -> None:
     checks: list[conformance.Check] = []
-    words = program(tmp_path, f"echo hello\necho '[1]'\n{BEGIN}echo '{{'\n{PASS}{END}")
+    said = [*("[1]", "{", '{"check":1}', '{"begin":2}', "[" * 100_000), "bye"]
+    begin, *middle, end = (f"echo '{text}'\n" for text in ("hello", *said))
+    words = program(tmp_path, f"{begin}{BEGIN}{''.join(middle)}{PASS}{END}{end}")
     assert conformance._run_child(words, 30, checks, lambda check, done: None)
     assert [check.verdict for check in checks] == ["pass"]

@@ -185,7 +185,7 @@ def _describe(driver: str, words: list[str], patience: float) -> dict[str, Any]:
     if done.returncode < 0:
         return {"driver": driver, "device": None, "why": _ended_by(done.returncode)}
     if done.returncode != 0:
-        raise UsageError(_last_line(done.stderr))
+        raise UsageError(_complaint(done.stderr))
     answer: dict[str, Any] = json.loads(done.stdout)
     if answer.get("device") is None and answer["version"] and words[2:]:
         raise UsageError(f"{driver} does not open: {answer.get('why')}")
@@ -213,7 +213,7 @@ def _run_child(
         errors.seek(0)
         said = errors.read()
         if whole and code == 2 and not checks and _KIT_SAYS in said:
-            raise UsageError(_last_line(said))
+            raise UsageError(_complaint(said))
         check, rule = open_check or (checks[-1].check if checks else "", "")
         why = _ended_by(code) if whole else f"the driver did not come back within {patience:g} s"
         if open_check is not None:
@@ -234,26 +234,27 @@ def _read(
     progress: Callable[[str, int], object],
 ) -> tuple[tuple[str, str] | None, bool, bool]:
     """The check (and its rule) that has begun and not ended, whether the output came to its end, and whether
-    the kit said so: a driver may end the process with any exit code."""
-    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    the kit said so: a driver may end the process with any exit code. Only what the kit prints counts, for
+    time too: a driver that prints without end is one that hangs."""
+    rows: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 
     def pump() -> None:
-        with contextlib.suppress(ValueError), child.stdout or contextlib.nullcontext(()) as output:
-            for line in output:
-                lines.put(line)
-        lines.put(None)
+        with contextlib.suppress(ValueError), child.stdout or contextlib.nullcontext() as output:
+            while output is not None and (line := output.readline(_LONGEST_LINE)):
+                if (row := _row_of_the_kit(line)) is not None:
+                    rows.put(row)
+        rows.put(None)
 
     threading.Thread(target=pump, name="calrt-conformance", daemon=True).start()
     begun: tuple[str, str] | None = None
     ended = False
     while True:
         try:
-            line = lines.get(timeout=patience)
+            row = rows.get(timeout=patience)
         except queue.Empty:
             return begun, False, ended
-        if line is None:
+        if row is None:
             return begun, True, ended
-        row = _parsed(line)
         ended = "end" in row
         if "begin" in row:
             begun = row["begin"], row["rule"]
@@ -263,12 +264,17 @@ def _read(
             begun = None
 
 
-def _parsed(line: str) -> dict[str, Any]:
-    try:  # a driver may print, too
+_ROWS = ({"begin", "rule"}, {"check", "rule", "verdict", "why", "seconds"}, {"end"})
+_LONGEST_LINE = 1 << 20
+
+
+def _row_of_the_kit(line: str) -> dict[str, Any] | None:
+    """None for what the driver printed."""
+    try:
         row = json.loads(line)
-    except ValueError:
-        return {}
-    return row if isinstance(row, dict) else {}
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) and set(row) in _ROWS else None
 
 
 def _ended_by(code: int) -> str:
@@ -281,7 +287,8 @@ def _ended_by(code: int) -> str:
 _KIT_SAYS = "calrt-conformance: "
 
 
-def _last_line(text: str) -> str:
+def _complaint(text: str) -> str:
+    """What the kit says on stderr, among all that a driver may have written there."""
     lines = [line for line in text.splitlines() if line.startswith(_KIT_SAYS)]
     return lines[0].removeprefix(_KIT_SAYS) if lines else text.strip() or "no word why"
 
