@@ -172,9 +172,9 @@ def test_with_a_loop_it_runs_on_that_loop(late_model: calrt.Model) -> None:
 def test_wrong_arguments_are_named(null_model: calrt.Model) -> None:
     with null_model.kv.reserve(4) as lane:
         job = submit(null_model, lane)
-        with pytest.raises(calrt.InvalidArgumentError, match="fn is a int"):
+        with pytest.raises(calrt.InvalidArgumentError, match="fn is 3: a function"):
             job.add_done_callback(3)  # type: ignore[arg-type]
-        with pytest.raises(calrt.InvalidArgumentError, match="loop is a str"):
+        with pytest.raises(calrt.InvalidArgumentError, match="loop is 'main': an asyncio event loop"):
             job.add_done_callback(print, loop="main")  # type: ignore[arg-type]
 
 

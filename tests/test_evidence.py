@@ -398,6 +398,20 @@ def test_damaged_files_are_refused_where_named_and_left_out_where_found(
     assert "bad.json" in caplog.text
 
 
+def test_a_folder_of_too_many_files_is_not_cut_off_in_silence(
+    evidence_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calrt.evidence._MAX_FILES", 1)
+    evidence_dir.mkdir()
+    for name in ("a", "b"):
+        (evidence_dir / f"{name}.json").write_text("{}")
+    with pytest.raises(calrt.InvalidArgumentError, match=r"has 2 files, at most 1"):
+        collect(evidence_dir)
+    with caplog.at_level(logging.WARNING, "calrt.evidence"):
+        collect(None)
+    assert "has 2 files, at most 1" in caplog.text
+
+
 def test_evidence_that_was_named_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(calrt.InvalidArgumentError, match=r"evidence: .*nowhere does not exist"):
         calrt.open("null", evidence=tmp_path / "nowhere")

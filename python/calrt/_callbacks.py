@@ -13,6 +13,7 @@ from collections.abc import Callable
 from itertools import count
 from weakref import WeakKeyDictionary
 
+from calrt._arguments import function, refuse
 from calrt._await import watcher_of
 from calrt._core import Completions, Job
 from calrt._enums import Status
@@ -107,16 +108,12 @@ if hasattr(os, "register_at_fork"):
 
 def add_done_callback(job: Job, fn: Callback, loop: asyncio.AbstractEventLoop | None) -> None:
     """Calls `fn(job)` exactly once when `job` has ended; see `Job.add_done_callback`."""
-    if not callable(fn):
-        raise error_for(Status.INVALID_ARGUMENT, f"fn is a {type(fn).__name__}: a callable is due")
+    function("fn", fn)
     if loop is None:
         _caller.add(job, fn)
         return
     if not isinstance(loop, asyncio.AbstractEventLoop):
-        raise error_for(
-            Status.INVALID_ARGUMENT, f"loop is a {type(loop).__name__}: an asyncio event loop or None is due"
-        )
-
+        refuse("loop", loop, "an asyncio event loop or None")
     if loop.is_closed():
         raise error_for(Status.INVALID_ARGUMENT, "loop is closed: it calls nothing any more")
     with _loops_lock:

@@ -241,17 +241,22 @@ def evidence_dir() -> Path:
 def collect(where: str | os.PathLike[str] | None) -> list[Evidence]:
     """All evidence in a file or a folder's *.json, oldest first; None is `evidence_dir()`.
 
-    What was named is refused if it is missing or damaged (`InvalidArgumentError`); a damaged file among
-    those of the default folder is left out, with a warning.
+    What was named is refused if it is missing or damaged, or a folder of more than 1,024 files
+    (`InvalidArgumentError`); what is wrong with the default folder is left out, with a warning.
     """
     if where is not None and not os.fspath(where):
         raise error_for(Status.INVALID_ARGUMENT, "evidence: an empty path; a file or a folder is due")
     root = evidence_dir() if where is None else Path(where)
     if where is not None and not root.exists():
         raise error_for(Status.INVALID_ARGUMENT, f"evidence: {root} does not exist")
-    paths = sorted(root.glob("*.json"))[:_MAX_FILES] if root.is_dir() else [root] if root.exists() else []
+    paths = sorted(root.glob("*.json")) if root.is_dir() else [root] if root.exists() else []
+    if len(paths) > _MAX_FILES:
+        text = f"{root} has {len(paths)} files, at most {_MAX_FILES} are read: move old ones away"
+        if where is not None:
+            raise error_for(Status.INVALID_ARGUMENT, f"evidence: {text}")
+        _log.warning("evidence is left out: %s", text)
     found: list[Evidence] = []
-    for path in paths:
+    for path in paths[:_MAX_FILES]:
         try:
             found.append(Evidence.read(path))
         except (OSError, ValueError) as error:
