@@ -27,6 +27,8 @@ constexpr size_t kLineBytes = 64;
 // Arrays from this length on begin with a vector of any alignment, whose rest the next one does
 // again, so that no later store lies across two lines.
 constexpr size_t kAlignFrom = 256, kStoreBytes = 32;
+// Arrays from this length on, which may well lie outside the second-level cache, go in quarters.
+constexpr size_t kQuartersFrom = 1 << 14;
 // Runs so far apart that a page, where the hardware's prefetch ends, has few of them.
 constexpr size_t kFarBytes = 1024, kPrefetchRuns = 16;
 
@@ -62,10 +64,10 @@ size_t elements_to_line(const T* dst, size_t n) {
   return (uintptr_t)dst % sizeof(T) != 0 || head > n ? n : head;
 }
 
-// Streams whole lines of n elements and returns how many elements they hold. The four quarters go
+// Converts whole lines of n elements and returns how many elements they hold. The four quarters go
 // side by side: one core waits for memory, and four places keep more of it busy than one.
 template <size_t Lanes, class From, class To, class Step>
-size_t stream_quarters(const From* src, To* dst, size_t n, Step step) {
+size_t in_quarters(const From* src, To* dst, size_t n, Step step) {
   constexpr size_t kElements = Lanes * sizeof(To) < kLineBytes ? kLineBytes / sizeof(To) : Lanes;
   constexpr size_t kQuarters = 4;
   const size_t quarter = n / (kQuarters * kElements) * kElements;
@@ -88,7 +90,7 @@ struct Convert {
       const size_t head = stream ? elements_to_line(dst, n) : n;
       if (head < n) {
         for (; i < head; ++i) narrow_one(src + i, dst + i);
-        i += stream_quarters<V::kLanes>(src + i, dst + i, n - i, V::narrow_stream);
+        i += in_quarters<V::kLanes>(src + i, dst + i, n - i, V::narrow_stream);
         V::fence();
       }
     }
@@ -96,6 +98,7 @@ struct Convert {
       if (i == 0 && n >= kAlignFrom) {
         V::narrow(src, dst);
         i = elements_to(kStoreBytes, dst);
+        if (n >= kQuartersFrom) i += in_quarters<V::kLanes>(src + i, dst + i, n - i, V::narrow);
       }
     }
     for (; i + V::kLanes <= n; i += V::kLanes) V::narrow(src + i, dst + i);
@@ -112,7 +115,7 @@ struct Convert {
       const size_t head = stream ? elements_to_line(dst, n) : n;
       if (head < n) {
         for (; i < head; ++i) widen_one(src + i, dst + i);
-        i += stream_quarters<V::kLanes>(src + i, dst + i, n - i, V::widen_stream);
+        i += in_quarters<V::kLanes>(src + i, dst + i, n - i, V::widen_stream);
         V::fence();
       }
     }
@@ -120,6 +123,7 @@ struct Convert {
       if (i == 0 && n >= kAlignFrom) {
         V::widen(src, dst);
         i = elements_to(kStoreBytes, dst);
+        if (n >= kQuartersFrom) i += in_quarters<V::kLanes>(src + i, dst + i, n - i, V::widen);
       }
     }
     for (; i + V::kLanes <= n; i += V::kLanes) V::widen(src + i, dst + i);

@@ -2,6 +2,7 @@
 // BF16 <-> F32: every value, every rounding edge, every tail, the same bits from each kernel.
 #include "layout/convert.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -168,6 +169,35 @@ TEST(every_length_and_offset) {
             CHECK(good);
           }
   CHECK(misaligned_streams() == 0);
+}
+
+// Long enough to go in quarters: each length from there to past the longest step of all four, with
+// a tail of any length; what lies beside the destination stays as it was.
+TEST(lengths_that_go_in_quarters) {
+  constexpr size_t kFrom = 1 << 14, kMost = kFrom + 4 * 32 + 1, kRoom = 8 + kMost + 8;
+  std::vector<float> wide(kRoom), wide_out(kRoom);
+  std::vector<uint16_t> half(kRoom), half_out(kRoom);
+  for (size_t i = 0; i < kRoom; ++i) {
+    wide[i] = value(i % 7 == 3 ? 0x7f800000u + static_cast<uint32_t>(i % 3)
+                               : 0x3f800000u + static_cast<uint32_t>(i) * 0x12345u);
+    half[i] = static_cast<uint16_t>(i * 3);
+  }
+  for (const ConvertKernels* k : all_kernels())
+    for (size_t n = kFrom - 1; n <= kMost; ++n) {
+      const size_t from = n % 5, to = n % 8;
+      std::fill(wide_out.begin(), wide_out.end(), 0.25f);
+      std::fill(half_out.begin(), half_out.end(), uint16_t{0xa5a5});
+      k->bf16_from_f32(wide.data() + from, half_out.data() + to, n, false);
+      k->f32_from_bf16(half.data() + from, wide_out.data() + to, n, false);
+      bool good = true;
+      for (size_t i = 0; i < kRoom; ++i) {
+        const bool written = i >= to && i < to + n;
+        const size_t at = i - to + from;
+        good &= half_out[i] == (written ? nearest(bits_of(wide[at])) : 0xa5a5);
+        good &= bits_of(wide_out[i]) == (written ? uint32_t{half[at]} << 16 : bits_of(0.25f));
+      }
+      CHECK(good);
+    }
 }
 
 // A destination that lies between two elements has no line to begin at, so nothing is streamed.
