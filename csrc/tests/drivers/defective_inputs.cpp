@@ -2,6 +2,7 @@
 #include "tests/drivers/defective_inputs.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "drivers/mock/buffer.h"
 #include "tests/drivers/defective.h"
@@ -94,6 +95,11 @@ void Inputs::misread_lanes() {
   if (is("lanes_are_rows") && !prefill && lanes_.count >= 2 && lanes_[0] >= 0 && lanes_[1] >= 0)
     for (uint32_t i = 0; i < lanes_.count; ++i)
       if (lanes_[i] >= 0) set(&lanes_[i], static_cast<int32_t>(i));
+  if (is("row_stays_in_lane")) {
+    static std::atomic<int32_t> filled = -1;  // the lane of the last prefill
+    if (prefill) filled = lanes_[0];
+    if (!prefill && graph_.batch == 1 && filled >= 0) set(&lanes_[0], filled);
+  }
 }
 
 void Inputs::misread_rows() {
