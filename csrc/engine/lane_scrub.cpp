@@ -71,14 +71,15 @@ std::vector<uint32_t> LaneScrubber::scrub(const std::vector<uint32_t>& lanes) {
   std::vector<uint32_t> works;
   works.reserve(lanes.size());
   for (const uint32_t lane : lanes) {
+    if (!model_->check_open().ok()) break;
     if (!table_->begin_scrub(lane).ok()) continue;
     const auto trial = std::make_shared<Trial>(table_, lane);
     const Result<void> checked = or_out_of_memory([&] { return check(lane, *trial); });
     if (!checked.ok() && checked.error().code == Status::WAIT_TIMEOUT) trial->stay();
-    if (!checked.ok())
+    if (!checked.ok() && model_->check_open().ok())
       log_line(LOG_WARNING, "kv", "lane %u does not work: %s", lane,
                error_text(checked.error()).c_str());
-    else if (trial->pass().ok())
+    else if (checked.ok() && trial->pass().ok())
       works.push_back(lane);
   }
   return works;

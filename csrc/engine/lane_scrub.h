@@ -33,7 +33,8 @@ class LaneScrubber {
   // is written to it, or where cells can't be read, a known token gives the logits that it gave
   // before. A lane that does is empty, and FREE or its owner's again; one that does not stays
   // POISONED, and is OFFLINE after the second time. A try whose job was lost goes on until the
-  // driver has answered: nobody has the lane before. The numbers of those that work.
+  // driver has answered: nobody has the lane before. The numbers of those that work; nothing is
+  // tried once the model or its device is closed.
   std::vector<uint32_t> scrub(const std::vector<uint32_t>& lanes);
   // The poisoned lanes that nobody owns, when there are any: a look costs no lock.
   void scrub_unowned();

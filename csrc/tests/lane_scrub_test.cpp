@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "base/log.h"
 #include "tests/kv_rig.h"
 #include "tests/scripted_access.h"
 
@@ -127,6 +128,23 @@ TEST(a_lane_stays_out_of_hands_while_a_lost_try_may_write_it) {
     CHECK(eventually([&] { return w.table->snapshot(lane.lane).failed_scrubs == 1; }));
     CHECK(w.scrubber.scrub({lane.lane}) == Lanes{lane.lane});
   }
+}
+
+TEST(lanes_of_a_closed_model_or_device_are_not_tried_and_nobody_is_told) {
+  static int lines;
+  lines = 0;
+  set_log_sink([](const LogRecord&) { ++lines; });
+  for (const bool all : {false, true}) {
+    World w;
+    const kv::LaneRef lane = w.poisoned();
+    if (all)
+      w.model->device()->close();
+    else
+      w.model->close();
+    CHECK(w.scrubber.scrub({lane.lane}).empty());
+    CHECK(w.table->snapshot(lane.lane).failed_scrubs == 0 && lines == 0);
+  }
+  set_log_sink(nullptr);
 }
 
 TEST(one_lane_is_tried_by_one_at_a_time) {
