@@ -223,7 +223,8 @@ void bind_contexts(py::module_& m) {
       "submit($self, /, *, lanes=None, n_valid=None, deadline=None)\n--\n\n"
       "Submits the slot and returns its Job at once.\n\nlanes: one per row (prefill: one); None "
       "takes those of the last submit or of context(). n_valid: valid tokens of a prefill chunk, "
-      "None = all. deadline: seconds until the job counts as lost, None = 600. StateError while "
+      "None = all. deadline: seconds until the job counts as lost, None = 600, which is the most. "
+      "StateError while "
       "the slot's last job runs.");
   py::classh<PyContext>(m, "GraphContext", py::is_final(), plain_type(),
                         "Preallocated binding slots of one graph, for loops and ping/pong.")
@@ -269,6 +270,7 @@ const char* lane_map_name(int32_t lane_map) {
 }
 
 void bind_graph(py::module_& m) {
+  bind_contexts(m);
   py::classh<PyGraph> graph(
       m, "Graph", py::is_final(), plain_type(),
       "One static graph of a model: kind, batch or chunk, inputs and outputs by role.");
@@ -315,10 +317,10 @@ void bind_graph(py::module_& m) {
       "position is the cell that the token fills: the lane's length for the first, one more for "
       "each further token of a chunk. lanes: Lanes of model.kv, one per row; one for a prefill. "
       "n_valid: tokens of the chunk that count, None = all. logit_rows: rows of the chunk to "
-      "return, None = the last. deadline: seconds until the job counts as lost, None = 600.\n\n"
+      "return, None = the last. deadline: seconds until the job counts as lost, None = 600, which "
+      "is the most.\n\n"
       "InvalidArgumentError names the field; StateError where a lane has another job or the model "
       "is closed; CapacityError when the device's queue is full.");
-  bind_contexts(m);
 }
 
 }  // namespace calrt::bind

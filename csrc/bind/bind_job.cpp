@@ -226,7 +226,8 @@ void bind_job(py::module_& m) {
           "before the end and for a lost job.")
       .def_property_readonly(
           "deadline_ns", [](const PyJob& self) { return self.job->deadline_ns(); },
-          "When the job counts as lost (CLOCK_MONOTONIC, ns).")
+          "The deadline that submit() was given, in ns of CLOCK_MONOTONIC. The job counts as lost "
+          "then, and 600 s after its submit at the latest.")
       .def(
           "cancel",
           [](const PyJob& self) {

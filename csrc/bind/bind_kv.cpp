@@ -280,8 +280,8 @@ py::dict describe_capacity(const kv::Capacity& capacity) {
 }
 
 void bind_kv(py::module_& m) {
-  bind_kv_waiting(m);
   bind_lane(m);
+  bind_kv_waiting(m);
   bind_lane_table(m);
   py::classh<PyKv> kv(m, "Kv", py::is_final(), plain_type(), "See calrt.kv.Kv. Thread-safe.");
   add_method<&can_allocate>(kv, "can_allocate",
