@@ -34,7 +34,7 @@ _EPILOG = f"""examples:
   calrt model fetch smollm2                  get the demo model, once
   calrt run -m smollm2 -p "Once upon a time" -n 32 --temp 0
   calrt bench copy                           what a transfer costs, beside a plain copy
-  calrt conformance mock                     hold a driver against the rules of the driver ABI
+  calrt conformance mock                     hold a driver to the rules of the driver ABI
   calrt probe all -dev mock                  ask a device what is open about it
   calrt report mock --package preset:tiny    one redacted file to send to the vendor
   calrt serve -m smollm2 --port 8080         the same as calrt-server
