@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include "base/sha256.h"
 #include "bind/arguments.h"
 #include "bind/errors.h"
+#include "bind/fast_call.h"
 #include "bind/module.h"
 #include "bind/named.h"
 #include "layout/convert.h"
@@ -51,8 +53,7 @@ std::pair<const char*, const char*> reach(const py::array& array) {
   return {low, high};
 }
 
-py::array target_of(const char* name, const py::array& source, int32_t dtype,
-                    const py::object& out) {
+py::array target_of(const char* name, const py::array& source, int32_t dtype, py::handle out) {
   const auto& from = fields(source);
   const py::dtype expected = numpy_dtype(dtype);
   if (out.is_none()) {
@@ -129,7 +130,7 @@ void convert(const py::array& source, py::array& target, void (*kernel)(const Fr
 }
 
 // A list of numbers as float32. numpy itself would take None and text for numbers, too.
-py::array numbers_of(const py::object& a) {
+py::array numbers_of(py::handle a) {
   py::object made;
   try {
     made = py::module_::import("numpy").attr("asarray")(a);
@@ -141,7 +142,9 @@ py::array numbers_of(const py::object& a) {
   refuse_type("a", a, ": a float32 array or an even list of numbers is due");
 }
 
-py::array narrow(const py::object& a, const py::object& out) {
+py::object narrow(py::handle, const Given& given) {
+  static const Parameters parameters("bf16_from_f32", std::array{"a", "out"}, 1, 2);
+  const auto [a, out] = parameters.read<2>(given);
   const py::array source =
       py::isinstance<py::array>(a) ? py::reinterpret_borrow<py::array>(a) : numbers_of(a);
   if (!has_dtype(source, CALD_F32, numpy_dtype(CALD_F32)))
@@ -152,7 +155,9 @@ py::array narrow(const py::object& a, const py::object& out) {
   return result;
 }
 
-py::array widen(const py::object& b, const py::object& out) {
+py::object widen(py::handle, const Given& given) {
+  static const Parameters parameters("bf16_to_f32", std::array{"b", "out"}, 1, 2);
+  const auto [b, out] = parameters.read<2>(given);
   if (!py::isinstance<py::array>(b))
     raise(fail(Status::INVALID_ARGUMENT, "b is a %s: an array of bfloat16 is due",
                Py_TYPE(b.ptr())->tp_name));
@@ -258,7 +263,10 @@ Result<std::string> sha256_file(const std::string& path) {
   return hex(hash.digest());
 }
 
-constexpr const char* kFromF32 = R"(float32 to the nearest bfloat16, any shape, ties to even.
+constexpr const char* kFromF32 = R"(bf16_from_f32(a, out=None)
+--
+
+float32 to the nearest bfloat16, any shape, ties to even.
 
 `a` is a float32 array of any strides in the machine's byte order, or a list of numbers, which is
 made float32 first. The result has its shape and is a new C-contiguous array of the caller's, or
@@ -268,7 +276,10 @@ filled and returned.
 Raises `InvalidArgumentError` where `a` or `out` is not so: float64 would be rounded twice, so
 convert it yourself. `MemoryError` where the result cannot be had.)";
 
-constexpr const char* kToF32 = R"(bfloat16 to float32, any shape, exact.
+constexpr const char* kToF32 = R"(bf16_to_f32(b, out=None)
+--
+
+bfloat16 to float32, any shape, exact.
 
 `b` is a bfloat16 array of any strides in the machine's byte order; `view()` makes one of uint16
 bits. The result has its shape and is a new C-contiguous array of the caller's, or `out`: a
@@ -287,8 +298,8 @@ void bind_convert(py::module_& m) {
       "The instruction set in use: the first usable one, or CALRT_ISA. InvalidArgumentError if "
       "that is "
       "unknown or unusable.");
-  m.def("bf16_from_f32", &narrow, py::arg("a"), py::arg("out") = py::none(), kFromF32);
-  m.def("bf16_to_f32", &widen, py::arg("b"), py::arg("out") = py::none(), kToF32);
+  add_function<&narrow>(m, "bf16_from_f32", kFromF32);
+  add_function<&widen>(m, "bf16_to_f32", kToF32);
   m.def("unpack_f32", &unpack, py::arg("memory"), py::arg("layout"), py::arg("out"),
         "A tensor of float32 or bfloat16 that lies in `memory` by the axes of `layout` (as "
         "Tensor.layout), copied into `out` (float32, of the tensor's shape, C-contiguous, "

@@ -76,13 +76,18 @@ void restore_exception() {
 namespace detail {
 namespace {
 
-void set(py::handle type, const char* name, PyObject* descriptor) {
-  const auto owned = py::reinterpret_steal<py::object>(descriptor);
+void set(py::handle type, const char* name, PyObject* made) {
+  const auto owned = py::reinterpret_steal<py::object>(made);
   if (!owned) throw py::error_already_set();
   type.attr(name) = owned;
 }
 
 }  // namespace
+
+void add_function(py::module_& m, PyMethodDef* function) {
+  const py::object module_name = m.attr("__name__");
+  set(m, function->ml_name, PyCFunction_NewEx(function, nullptr, module_name.ptr()));
+}
 
 void add_method(py::handle type, PyMethodDef* method) {
   set(type, method->ml_name,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Methods and properties as CPython's own types have them, for what is called once per job or view.
+// Functions, methods and properties as CPython's own are, for what is called once per job or view.
 // pybind11 makes a bound method and looks its classes up at each call, and searches every keyword
 // by a string that it interns anew: a call with three keywords costs several times what it does
 // here, and as much as the submit itself. All other methods stay pybind11's.
@@ -98,10 +98,20 @@ PyObject* enter_getter(PyObject* self, void*) {
   }
 }
 
+void add_function(py::module_& m, PyMethodDef* function);
 void add_method(py::handle type, PyMethodDef* method);
 void add_getter(py::handle type, PyGetSetDef* getter);
 
 }  // namespace detail
+
+// Adds `function`, whose `self` is null, to a module. `doc` as add_method()'s, without $self.
+template <detail::FastMethod function>
+void add_function(py::module_& m, const char* name, const char* doc) {
+  static PyMethodDef definition;
+  const auto entry = reinterpret_cast<void (*)()>(&detail::enter_method<function>);
+  definition = {name, reinterpret_cast<PyCFunction>(entry), METH_FASTCALL | METH_KEYWORDS, doc};
+  detail::add_function(m, &definition);
+}
 
 // Adds `method` to a class of ours. `doc` begins with its signature, "name($self, ...)\n--\n\n";
 // both texts are literals. `self` is of that class whenever it is called.
