@@ -165,11 +165,21 @@ class Model:
         or the lane's end.
 
         Options by name: `temperature` (0.8; 0 = greedy), `top_k` (40; 0 = all), `top_p` (0.95; 1 = off),
-        `min_p` (0.05; 0 = off), `repeat_penalty`, `presence_penalty`, `frequency_penalty`, `repeat_last_n`
-        (64), `seed` (None = random), `logit_bias` ({token: bias}), `stop` (a string or several; for text),
-        `stop_tokens` (ids; None = the model's own), `timeout` (seconds to wait for a lane, None = 60).
+        `min_p` (0.05; 0 = off), `repeat_penalty` (1 = off), `presence_penalty`, `frequency_penalty` (0 =
+        off), `repeat_last_n` (64; 0 = none, -1 = all), `seed` (None = random), `logit_bias` ({token: bias}),
+        `stop` (a string or several; for text), `stop_tokens` (ids; None = the model's own), `timeout`
+        (seconds to wait for a lane, None = 60).
 
-        Raises `InvalidArgumentError` naming the option before anything runs.
+        A token is drawn as llama.cpp's sampler chain does. `logit_bias` is added to the logits. A token that
+        is n > 0 times among the last `repeat_last_n` has its logit x replaced by x / repeat_penalty
+        (x * repeat_penalty if x <= 0; Keskar et al., 2019, section 4.1), less n * frequency_penalty +
+        presence_penalty (OpenAI's API). Then the `top_k` likeliest stay; of these as few as together have
+        `top_p` of the probability (Holtzman et al., 2020); of these those with at least `min_p` times that of
+        the likeliest (Nguyen et al., 2024). The draw is from softmax(x / temperature).
+
+        Raises `InvalidArgumentError` naming the option or the prompt before anything runs; for text
+        `ImportError` or `ValueError` as `tokenizer`; then what `sequence`, `Sequence.prefill` and
+        `Sequence.decode` raise.
         """
         from calrt.generate import generate_ids, generate_text
 
