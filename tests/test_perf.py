@@ -82,6 +82,8 @@ def test_a_bench_row_has_the_fields_the_native_runner_writes_too() -> None:
         ({"out_sha256": "abc"}, "out_sha256 is 'abc'"),
         ({"speed": 1}, "speed is not a field; known: kind, name"),
         ({"kind": "bunch"}, "kind is 'bunch': one of run, req"),
+        ({"kind": ["bench"]}, "kind is ['bench']: one of run, req"),
+        ({"value": 10**400}, "value has more than 300 digits"),
     ],
 )
 def test_a_wrong_field_is_named(change: dict[str, Any], text: str) -> None:

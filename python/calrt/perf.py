@@ -47,7 +47,7 @@ def row_fault(row: Any) -> str | None:
     """What is wrong with one row as it was read, or None."""
     if not isinstance(row, dict) or next(iter(row), None) != "kind":
         return "a row is an object whose first field is kind"
-    if row["kind"] not in KINDS:
+    if not isinstance(row["kind"], str) or row["kind"] not in KINDS:
         return f"kind is {row['kind']!r}: one of {', '.join(KINDS)} is due"
     fault = schema_fault(_rules()[row["kind"]], row, "")
     if fault is None and row["kind"] == "bench":

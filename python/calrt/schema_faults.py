@@ -42,7 +42,12 @@ def schema_fault(rule: dict[str, Any], value: Any, at: str) -> str | None:
 
 
 def _number_faults(rule: dict[str, Any], value: Any, at: str) -> Iterator[str | None]:
-    if not math.isfinite(value):
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:
+        yield f"{at} has more than 300 digits: no number is so large"
+        return
+    if not finite:
         yield f"{at} is {value!r}: a finite number is due"
     if value < rule.get("minimum", -math.inf):
         yield f"{at} is {value!r}: {rule['minimum']} or more is due"
