@@ -114,7 +114,7 @@ class KvSequences:
         KvSequenceError
             A hole or a position that is there twice: the lane is as it was.
         UnsupportedError
-            This model can't: prefill the shortened prompt instead.
+            This model cannot move its cells or turn their K: prefill the shortened prompt instead.
 
         Notes
         -----
@@ -126,10 +126,18 @@ class KvSequences:
     def apply(self, lane: Lane, timeout: float | None = None) -> None:
         """Makes the data follow what `seq_rm`, `seq_add` and `seq_div` left pending, by jobs of the device.
 
+        Does nothing on a lane with nothing pending.
+
+        Parameters
+        ----------
+        timeout
+            Seconds for each data move, None = 600.
+
         Raises
         ------
         KvSequenceError
-            There is no such lane: a hole, or a position that is there twice. The message says what to do.
+            No moves lead to a lane without a hole and without a position that is there twice. The message
+            says what to do.
         KvError
             KV_POISONED, later, if a move failed after it began to write.
         """
