@@ -358,7 +358,9 @@ def test_a_lost_device_shows_in_health_and_refuses_new_work() -> None:
         connection = send(server, "/completion", {"prompt": "a"})
         server.until(lambda: len(server.runner.requests) == 1)
         server.call(lambda: server.runner.fail(1, 27, "the card fell off the bus"))
-        assert connection.recv(10_000).startswith(b"HTTP/1.1 500")
+        told = connection.recv(10_000)
+        assert told.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in told.lower()
         connection.close()
         health = server.http.get("/health")
         assert health.status_code == 503

@@ -50,7 +50,18 @@ TABLE: dict[Kind, Row] = {
     Kind.SERVER: Row(500),
 }
 
-_BY_STATUS_CLASS = {"argument": Kind.INVALID, "capacity": Kind.UNAVAILABLE, "kv": Kind.UNAVAILABLE}
+_ARGUMENT = range(1, 8)
+_FULL = range(13, 21)  # memory, buffers, queue and KV
+_DEVICE_LOST, _DEVICE_UNHEALTHY = 27, 28
+
+
+def kind_of(status: int) -> Kind:
+    """Of a failure with this `calrt.Status`: the client's, ours, or one that passes, as of a lost device."""
+    if status in _ARGUMENT:
+        return Kind.INVALID
+    if status in _FULL or status in (_DEVICE_LOST, _DEVICE_UNHEALTHY):
+        return Kind.UNAVAILABLE
+    return Kind.SERVER
 
 
 class Refused(Exception):
@@ -99,6 +110,4 @@ def unsupported_field(name: str, what: str) -> Refused:
 
 def from_native(error: BaseException) -> Refused:
     """A refusal for an exception of the runtime (`calrt.CalrtError`) or of anything else."""
-    status_class = getattr(error, "status_class", "")
-    kind = _BY_STATUS_CLASS.get(status_class, Kind.SERVER)
-    return Refused(kind, str(error) or type(error).__name__)
+    return Refused(kind_of(getattr(error, "code", 0)), str(error) or type(error).__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .errors import Kind, Refused
+from .errors import Kind, Refused, kind_of
 from .messages import (
     Accepted,
     Begun,
@@ -23,7 +23,6 @@ from .messages import (
 from .outbox import Outbox
 from .text import TextStream
 
-_ARGUMENT_STATUSES = range(1, 8)
 _ANSWERS = (Finish.STOP, Finish.LENGTH, Finish.CONTEXT)
 
 
@@ -132,8 +131,7 @@ class Live:
 def failure_of(end: End) -> Refused | None:
     """The refusal that an End stands for, None if it is an answer."""
     if end.finish is Finish.FAILED:
-        kind = Kind.INVALID if end.status in _ARGUMENT_STATUSES else Kind.SERVER
-        return Refused(kind, end.error or "The device failed", status=end.status)
+        return Refused(kind_of(end.status), end.error or "The device failed", status=end.status)
     if end.finish is Finish.DEADLINE:
         return Refused(
             Kind.DEADLINE, f"The request's deadline passed after {end.predicted} tokens; raise --timeout"
