@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,8 +20,9 @@ import calrt
 from calrt.errors import StateError
 from calrt.serve import Engine, create_app
 from calrt.serve.engine import Limits
-from calrt.serve.errors import Kind, Refused
+from calrt.serve.errors import TABLE, Kind, Refused
 from calrt.serve.messages import End, Finish, Sampling
+from calrt.serve.routes import ROUTES
 from fake_runner import FakeLanes, FakeRunner, FakeTokenizer, echo
 from shared_files import stories
 
@@ -247,3 +250,14 @@ def test_importing_calrt_loads_nothing_of_the_server() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_page_has_each_endpoint_and_error_and_its_program_runs() -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs/server.md").read_text()
+    assert {tuple(each.split()) for each in re.findall(r"`((?:GET|POST) \S+)`", page)} == set(ROUTES)
+    told = re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.MULTILINE)
+    assert sorted(told) == sorted((kind.value, str(row.status)) for kind, row in TABLE.items())
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
