@@ -21,12 +21,18 @@ _SETTLED_NS = 2_000_000_000  # a file changed less than 2 s ago may change again
 
 
 def cache_dir() -> Path:
-    """CALRT_CACHE, else XDG_CACHE_HOME/calrt, else ~/.cache/calrt. Not created here."""
+    """CALRT_CACHE, else XDG_CACHE_HOME/calrt, else ~/.cache/calrt. Not created here.
+
+    `OSError` where none of them is known: a user of a container need not have a home.
+    """
     own = os.environ.get("CALRT_CACHE")
     if own:
         return Path(own)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "calrt"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "calrt"
+    except RuntimeError:
+        raise OSError("this user has no home folder: set CALRT_CACHE to a folder") from None
 
 
 def identity(path: Path) -> tuple[int, int, int]:

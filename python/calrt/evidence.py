@@ -231,7 +231,10 @@ def subject_of(driver: str, device_class: str, runtime: str) -> str:
 
 
 def evidence_dir() -> Path:
-    """CALRT_EVIDENCE, else "evidence" in the user's cache. A folder of *.json, or one file."""
+    """CALRT_EVIDENCE, else "evidence" in the user's cache. A folder of *.json, or one file.
+
+    `OSError` if there is neither.
+    """
     from calrt.cache_files import cache_dir
 
     own = os.environ.get("CALRT_EVIDENCE")
@@ -246,7 +249,10 @@ def collect(where: str | os.PathLike[str] | None) -> list[Evidence]:
     """
     if where is not None and not os.fspath(where):
         raise error_for(Status.INVALID_ARGUMENT, "evidence: an empty path; a file or a folder is due")
-    root = evidence_dir() if where is None else Path(where)
+    try:
+        root = evidence_dir() if where is None else Path(where)
+    except OSError:  # a user without a home has no such folder, and so no evidence in it
+        return []
     if where is not None and not root.exists():
         raise error_for(Status.INVALID_ARGUMENT, f"evidence: {root} does not exist")
     paths = sorted(root.glob("*.json")) if root.is_dir() else [root] if root.exists() else []

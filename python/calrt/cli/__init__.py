@@ -8,6 +8,8 @@ Exit codes: 0 it went well, 1 it failed, 2 a wrong command line or something mis
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -47,7 +49,9 @@ Each command has a help of its own: calrt run -h
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `calrt`; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    as_json = "--json" in words and words[:1] != ["serve"]
+    # As argparse takes it, which is content with the beginning of a flag.
+    as_json = words[:1] != ["serve"] and any(len(word) > 2 and "--json".startswith(word) for word in words)
+    _prepare_streams()
     try:
         try:
             return _run(words)
@@ -92,9 +96,26 @@ def _was_interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
+def _prepare_streams() -> None:
+    """Makes all three usable, however the process was started.
+
+    One that was closed then takes everything and gives nothing; its number is taken, so that no file or pipe
+    gets what drivers print. What stdout's encoding has not is written as an escape.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free: `number`
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  it lives as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def _flush() -> None:
-    if sys.stdout is not None:  # None: it was closed when the process began
-        sys.stdout.flush()
+    sys.stdout.flush()
 
 
 def _fail(error: BaseException, exit_code: int, as_json: bool) -> int:
@@ -130,6 +151,4 @@ def make_parser() -> Parser:
 
 def _give_up_stdout() -> None:
     """The reader is gone (`calrt caps | head -1`) or the disk full: Python must not say so when it ends."""
-    import os
-
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

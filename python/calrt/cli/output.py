@@ -165,14 +165,24 @@ def number(low: float, high: float = math.inf) -> Callable[[str], float]:
 
 def emit(options: argparse.Namespace, document: dict[str, Any], text: str) -> None:
     """The document as JSON with --json, else the text."""
-    print(json.dumps(document, ensure_ascii=False, indent=2) if options.json else text)
+    print(_json(document) if options.json else text)
+
+
+def _json(document: dict[str, Any]) -> str:
+    """Readable where stdout can take it; else, as with a name of a file that is no UTF-8, in escapes."""
+    text = json.dumps(document, ensure_ascii=False, indent=2)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(document, indent=2)
+    return text
 
 
 def fail(error: BaseException, exit_code: int, as_json: bool) -> int:
     """One line on stderr, or a JSON document {"error": ...} on stdout; the exit code."""
     message = str(error) or type(error).__name__
     if as_json:
-        print(json.dumps(error_document(error, exit_code), ensure_ascii=False, indent=2))
+        print(_json(error_document(error, exit_code)))
     else:
         print(f"calrt: {' '.join(message.splitlines())}", file=sys.stderr)
     return exit_code

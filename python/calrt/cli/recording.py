@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import calrt
@@ -32,8 +33,9 @@ class Recording:
         try:
             if os.path.isdir(path):
                 raise UsageError(f"--record {path}: it is a folder; the name of a file is due")
-            if folder == evidence_dir().absolute():
-                folder.mkdir(parents=True, exist_ok=True)
+            with suppress(OSError):  # a user without a home has none of calrt's own
+                if folder == evidence_dir().absolute():
+                    folder.mkdir(parents=True, exist_ok=True)
             if not folder.is_dir():
                 raise UsageError(f"--record {path}: there is no folder {folder}; make it first")
             if os.path.isfile(path):

@@ -72,7 +72,8 @@ class Redactor:
     def __init__(self, environment: Mapping[str, str] | None = None, paths: tuple[str, ...] = ()) -> None:
         environment = os.environ if environment is None else environment
         self._words = dict.fromkeys(_host_names(), "<host>") | dict.fromkeys(_user_names(), "<user>")
-        self._values = {path: "<path>" for path in (str(Path.home()), *paths) if len(path) > 1}
+        # "~" of a user who has no home.
+        self._values = {path: "<path>" for path in (os.path.expanduser("~"), *paths) if len(path) > 1}
         for name, value in environment.items():
             for part in {value, *value.split(os.pathsep)}:
                 if name not in ALLOWED and _tells(name, part) and part.lower() not in self._words:
