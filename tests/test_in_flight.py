@@ -13,8 +13,11 @@ from calrt import bench_ab
 from calrt.cli import main
 from calrt.workload import plan, run
 from test_bench_ab import gained
+from test_calrt076 import library
 from test_donts import NEEDS_MOCK, most_in_flight
 from test_server_process import Process
+
+__all__ = ["library"]
 
 pytestmark = NEEDS_MOCK
 
@@ -58,6 +61,22 @@ def test_the_seeds_hardware_works_through_its_lanes(tmp_path: Path) -> None:
             assert outcome.balanced, outcome.imbalances
         sums.append(outcome.tokens_sha256)
     assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+def test_the_adapter_has_two_runs_at_its_sdk(library: str, isolated: bool, tmp_path: Path) -> None:
+    evidence = recorded_gain(tmp_path, "isolate:calrt076" if isolated else library)
+
+    def tokens(in_flight: int) -> str:
+        with (
+            calrt.open("calrt076", isolate=isolated, allow_unverified=True, evidence=evidence) as device,
+            device.load("preset:tiny", profiles=[1], in_flight=in_flight) as model,
+        ):
+            outcome = run(model, plan(model, 16, seed=11, max_tokens=16))
+            assert outcome.balanced, outcome.imbalances
+        return outcome.tokens_sha256
+
+    assert tokens(1) == tokens(2)
 
 
 @pytest.mark.parametrize("rule", ["nth=30", "p=0.02 seed=4"])
