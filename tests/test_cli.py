@@ -446,6 +446,15 @@ def test_the_page_lists_each_command_and_each_exit_code() -> None:
     assert re.findall(r"^\| (\d+) \|", page, re.M) == re.findall(r"^  (\d+)  ", EXIT_CODES, re.M)
 
 
+def test_the_page_has_each_variable_that_is_read() -> None:
+    root = Path(__file__).parent.parent
+    sources = [*(root / "python/calrt").rglob("*.py"), *(root / "csrc").rglob("*.cpp")]
+    text = "".join(path.read_text() for path in sources if "tests" not in path.relative_to(root).parts)
+    read = set(re.findall(r'(?:getenv|environ\.get|read)\(\s*"(CALRT_[A-Z_]+)"', text))
+    table = (root / "docs/cli.md").read_text().partition("## The environment")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`(CALRT_[A-Z_]+)`", table)) == read
+
+
 def examples(text: str) -> list[str]:
     lines = text.partition("examples:")[2].splitlines()
     found = (re.match(r"  (calrt .*?)(?:  +\S.*)?$", line) for line in lines)
