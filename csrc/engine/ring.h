@@ -74,10 +74,10 @@ class EventRing {
     std::lock_guard lock(mutex_);
     std::vector<Event> out;
     if (pending_.empty()) return out;
+    out.reserve(pending_.size());  // first what may throw: the descriptor stays readable then
     uint64_t count = 0;
     while (::read(read_fd_, &count, sizeof count) < 0 && errno == EINTR) {
     }
-    out.reserve(pending_.size());
     std::move(pending_.begin(), pending_.end(), std::back_inserter(out));
     pending_.clear();
     return out;
