@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calrt.regular_file import open_regular
 from calrt.report.redact import Redactor
 
 __all__ = ["Seen", "read_lines", "redacted"]
 
 _MOST_LINES = 200_000
+_MOST_LINE = 64 << 20  # bytes; one with all that a job was given and gave has less
 _MOST_JOBS = 32
 _MOST_ERRORS = 64
 _CONTENT = ("inputs", "outputs", "key", "sha256")
@@ -27,14 +29,20 @@ _STATES = {3: "done", 4: "failed", 5: "cancelled"}
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a record; `ValueError` naming the file's name if it is none. The last may be cut off."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, 1):
+    """The lines of a record; `ValueError` naming the file's name if it is none. The last may be cut off.
+
+    `OSError` for what is no regular file, and may have no end.
+    """
+    with open_regular(path) as file:
+        for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE + 1), b""), 1):
             if number > _MOST_LINES:
                 yield {"cut": f"after {_MOST_LINES} lines"}
                 return
+            if len(line) > _MOST_LINE and number > 1:
+                yield {"cut": f"line {number} has more than {_MOST_LINE >> 20} MiB"}
+                return
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode("utf-8", "replace"))
             except (ValueError, RecursionError):
                 row = None
             if number == 1 and (not isinstance(row, dict) or row.get("format") != "calrt-record"):

@@ -12,9 +12,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import tempfile
 import threading
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,11 +25,13 @@ from typing import Any
 
 import calrt
 from calrt.presets import Preset, build_package
+from calrt.regular_file import open_regular
 from calrt.report.child import generated, prompts
 
 __all__ = ["Replayed", "replay", "replay_package"]
 
-_MOST_BYTES = 1 << 32
+_MOST_DEVICE = 64 << 20
+_MOST_RECORD = 512 << 20  # twice what a report has
 _MOST_TOLD = 8
 _TIMEOUT_S = 60.0
 _HUNG_S = 2.0  # in which mock has long done what it can
@@ -81,7 +85,7 @@ def replay(
         progress("building a package of the same graphs")
         try:
             directory = replay_package(package, Path(folder) / "package")
-            _ = run["data"], run["seed"], [len(row) for row in run["requests"]]
+            _check_shape(package, run)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(f"{report}: {_DEVICE} lacks what a replay needs: {error!r}") from None
         with (
@@ -118,10 +122,28 @@ def _divergences() -> Iterator[list[str]]:
         log.propagate = before
 
 
+def _check_shape(package: Mapping[str, Any], run: Mapping[str, Any]) -> None:
+    """`KeyError` or `TypeError` for what is read below and is not there, or something else."""
+    rows = run["requests"]
+    graphs = list(package["graphs"].values())
+    if not (isinstance(run["data"], bool) and isinstance(run["seed"], int) and isinstance(rows, list)):
+        raise TypeError("run: data, seed, requests")
+    for row in rows:
+        if not isinstance(row, dict) or not isinstance(row.get("error", {}), dict):
+            raise TypeError("run: requests")
+        if "error" not in row and not row.get("unfinished"):
+            _ = row["tokens"], row["tokens_sha256"]
+    for graph in graphs:
+        _ = graph["inputs"], graph["outputs"], _logits(graph)["dtype"]
+
+
 def _why(device: Mapping[str, Any]) -> str:
-    failed = [step for step in device["steps"] if "error" in step]
-    if failed:
-        return f"{failed[0]['step']} failed: {failed[0]['error']['message']}"
+    try:
+        failed = [step for step in device["steps"] if "error" in step]
+        if failed:
+            return f"{failed[0]['step']} failed: {failed[0]['error']['message']}"
+    except (KeyError, TypeError):
+        return f"{_DEVICE} does not say why"
     return str(device.get("ended") or "no package was given")
 
 
@@ -180,24 +202,36 @@ def _request(model: calrt.Model, prompt: list[int], then: Mapping[str, Any]) -> 
 
 
 def _unpacked(report: str | os.PathLike[str], folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The record, as a file in `folder`, and device.json; never more than is due, whatever the zip says."""
+    record = folder / "record.jsonl"
     try:
-        with zipfile.ZipFile(report) as bundle:
-            names = set(bundle.namelist())
-            if _DEVICE not in names:
+        with open_regular(report) as file, zipfile.ZipFile(file) as bundle:
+            if _DEVICE not in bundle.namelist():
                 raise ValueError(f"{report} is no report of calrt: {_DEVICE} is missing")
-            if _RUN not in names:
+            if _RUN not in bundle.namelist():
                 raise ValueError(f"{report}: no run is in it: {_RUN} is missing")
-            if sum(bundle.getinfo(name).file_size for name in (_RUN, _DEVICE)) > _MOST_BYTES:
-                raise ValueError(f"{report}: more than {_MOST_BYTES >> 30} GiB unpacked")
-            record = folder / "record.jsonl"
-            record.write_bytes(bundle.read(_RUN))
-            device = json.loads(bundle.read(_DEVICE))
-        if not isinstance(device, dict):
-            raise ValueError(f"{report}: {_DEVICE} is damaged: it is no object")
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{report}: {_DEVICE} is damaged: {error}") from None
-    except zipfile.BadZipFile as error:
+            for name, most in ((_DEVICE, _MOST_DEVICE), (_RUN, _MOST_RECORD)):
+                found = bundle.getinfo(name)  # of whose size zipfile gives no byte more
+                if found.file_size > most:
+                    raise ValueError(
+                        f"{report}: {name} has {found.file_size} bytes unpacked, {most} at most are due"
+                    )
+                if found.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ValueError(
+                        f"{report}: {name} is packed by method {found.compress_type}, not 0 or 8"
+                    )
+            text = bundle.read(_DEVICE)
+            with bundle.open(_RUN) as packed, open(record, "wb") as out:
+                shutil.copyfileobj(packed, out, 1 << 20)
+    # Of a damaged or strange one zipfile raises all of these; RuntimeError is one that wants a password.
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
         raise ValueError(f"{report} is no report of calrt: {error}") from None
+    try:
+        device = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{report}: {_DEVICE} is damaged: {error}") from None
+    if not isinstance(device, dict):
+        raise ValueError(f"{report}: {_DEVICE} is damaged: it is no object")
     return record, device
 
 
