@@ -11,6 +11,7 @@ import pytest
 import calrt
 from calrt import bench_ab
 from calrt.cli import main
+from calrt.probes.subject import open_when_free
 from calrt.workload import plan, run
 from test_bench_ab import gained
 from test_calrt076 import library
@@ -69,7 +70,7 @@ def test_the_adapter_has_two_runs_at_its_sdk(library: str, isolated: bool, tmp_p
 
     def tokens(in_flight: int) -> str:
         with (
-            calrt.open("calrt076", isolate=isolated, allow_unverified=True, evidence=evidence) as device,
+            open_when_free("calrt076", isolate=isolated, allow_unverified=True, evidence=evidence) as device,
             device.load("preset:tiny", profiles=[1], in_flight=in_flight) as model,
         ):
             outcome = run(model, plan(model, 16, seed=11, max_tokens=16))
