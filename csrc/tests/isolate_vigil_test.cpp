@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // When a process with jobs counts as hung, in times of the test's own.
+#include <utility>
+
 #include "layers/isolate/vigil.h"
 #include "tests/check.h"
 
@@ -37,6 +39,11 @@ struct Watch {
 };
 
 const auto nothing = [](Sighting&) {};
+
+bool refuses(Patience& patience, const char* key, const char* value) {
+  const auto taken = patience.take(key, value);
+  return !taken.ok() && taken.error().code == calrt::Status::INVALID_ARGUMENT;
+}
 
 }  // namespace
 
@@ -100,4 +107,32 @@ TEST(time_in_which_this_process_stood_still_is_not_the_other_ones) {
   watch.seen.now_ns += 3'600'000 * kMs;  // stopped, both
   CHECK(watch.look() == Vigil::Verdict::WELL);
   CHECK(watch.until_bad(nothing) >= 500);
+}
+
+TEST(patience_is_in_seconds_within_bounds) {
+  Patience patience;
+  for (const auto& [text, ms] : {std::pair{"0.01", 10u}, {"2.5", 2'500u}, {"86400", 86'400'000u}}) {
+    CHECK(patience.take("isolate_deadline", text).value() && patience.entry_ns == ms * kMs);
+    CHECK(patience.take("isolate_job_deadline", text).value() && patience.job_ns == ms * kMs);
+  }
+  const Patience before = patience;
+  for (const char* text : {"", "0", "0.009", "-1", "86401", "inf", "nan", "1s", "1 ", "one"})
+    for (const char* key : {"isolate_deadline", "isolate_job_deadline"})
+      CHECK(refuses(patience, key, text));
+  CHECK(!patience.take("deadline", "1").value() && !patience.take(nullptr, "1").value());
+  CHECK(patience.entry_ns == before.entry_ns && patience.job_ns == before.job_ns);
+  CHECK(refuses(patience, "isolate_deadline", nullptr));
+}
+
+TEST(the_innermost_scope_says_what_is_usual) {
+  const uint64_t usual = Patience::usual()->entry_ns;
+  {
+    const PatienceScope outer({1 * kMs, 0});
+    {
+      const PatienceScope inner({2 * kMs, 3 * kMs});
+      CHECK(Patience::usual()->entry_ns == 2 * kMs && Patience::usual()->job_ns == 3 * kMs);
+    }
+    CHECK(Patience::usual()->entry_ns == 1 * kMs);
+  }
+  CHECK(Patience::usual()->entry_ns == usual);
 }

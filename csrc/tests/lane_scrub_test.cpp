@@ -84,6 +84,18 @@ TEST(a_job_of_the_try_that_fails_counts_and_two_are_enough) {
   CHECK(w.table->free_lanes() == 3 && w.reserve().lane != lane.lane);
 }
 
+TEST(who_waits_tries_the_lanes_of_nobody_and_all_who_wait_may_have_them) {
+  World w({.lanes = 1});
+  const auto queue = std::make_shared<ReserveQueue>(
+      w.table, 64, std::make_shared<LaneScrubber>(w.model, w.session, w.table));
+  const kv::LaneRef lane = w.poisoned();
+  CHECK(w.table->release(lane).ok());
+  const auto first = *queue->enqueue(1, UINT64_MAX);
+  CHECK(!first->poll());
+  const auto second = queue->reserve(1, UINT64_MAX, {[](void*) { return true; }, nullptr});
+  CHECK(!second.ok() && second.error().code == Status::CANCELLED && first->take().ok());
+}
+
 TEST(a_full_queue_is_no_fault_of_the_lane) {
   World w({.faults = "kv_submit status=QUEUE_FULL from=1 times=5"});
   const kv::LaneRef lane = w.poisoned();

@@ -81,6 +81,19 @@ TEST(copy_leaves_its_source_good) {
   }
 }
 
+// A device that copies lanes, but no ranges: the hole is copied with them, in one job.
+TEST(a_copy_without_ranges_takes_what_lies_between) {
+  MoveCaps caps = MoveCaps::all();
+  caps.range_copy = false;
+  LaneWorld w(2, caps);
+  const LaneRef a = w.own(20), b = w.own(0);
+  CHECK(w.table->seq_rm(a, 4, 6).ok());
+  const Plan plan = w.table->begin_copy(a, b, 0, -1, kJob).value();
+  CHECK(plan.size() == 1 && plan[0].op == MoveOp::LANE_COPY && plan[0].n == 20);
+  CHECK(w.table->end_job(b, kJob, true, true) && w.whole());
+  CHECK(w.table->sequence(b)->runs().size() == 2);
+}
+
 TEST(copies_of_nothing_and_of_itself_begin_no_job) {
   LaneWorld w(2);
   const LaneRef a = w.own(20), b = w.own(3);

@@ -19,7 +19,9 @@ TEST(all_of_a_parked_lane_is_taken_in_place_but_its_last_token) {
   Reservation got = std::move(w.reuse(prompt)).value();
   CHECK(got.reuse().kind == Reuse::Kind::IN_PLACE && got.ref().lane == lane);
   CHECK(w.length(lane) == 15 && !got.evicted() && w.whole());
-  got.release();
+  const LaneRef ref = got.commit().value();
+  CHECK(is(w.table->begin_spill(ref, kJob), Status::INVALID_STATE));  // they are the lane's own
+  CHECK(w.table->release(ref).ok());
   CHECK(w.state(lane) == LaneState::FREE && w.length(lane) == 0 && w.whole());
 }
 
@@ -155,6 +157,8 @@ TEST(how_prefixes_are_kept_is_said_until_the_first_is_kept) {
   const Prefix prompt = LaneWorld::prefix(1, 16);
   CHECK(w.reuse(prompt).ok() && w.table->prefix_counters().misses == 1);
   CHECK(w.table->enable_prefixes(8).ok() && w.table->prefix_counters().misses == 0);
+  CHECK(is(w.table->enable_prefixes(LaneWorld::kCells + 1), Status::OUT_OF_RANGE));
+  CHECK(w.table->enable_prefixes(LaneWorld::kCells).ok() && w.table->enable_prefixes(8).ok());
   const LaneRef a = w.own(16);
   CHECK(is(w.table->park(a, LaneWorld::prefix(1, 16), 0), Status::INVALID_ARGUMENT));  // every 4
   CHECK(w.table->enable_prefixes(LaneWorld::kEvery, {.bytes = 1 << 20}).ok());
@@ -179,4 +183,15 @@ TEST(what_was_found_is_let_go_when_the_lane_is_parked_with_other_cells) {
   CHECK(w.table->seq_cp(other, ref, 0, -1).ok());
   CHECK(w.table->park(ref, LaneWorld::prefix(2, 8), 0).ok());
   CHECK(w.pins(lane) == 0 && w.whole() && w.table->unpark(lane).ok());
+}
+
+TEST(what_was_found_is_let_go_when_the_lane_is_computed_instead) {
+  LaneWorld w(3);
+  const uint32_t lane = w.park(1, 16);
+  const Prefix prompt = LaneWorld::prefix(1, 10);
+  const LaneRef ref = std::move(w.reuse(prompt)).value().commit().value();
+  CHECK(w.pins(lane) == 1 && w.table->begin_job(ref, kJob, 5, true).ok());
+  CHECK(w.pins(lane) == 0 && w.table->end_job(ref, kJob, true, true));
+  CHECK(is(w.table->begin_reuse(ref, kJob + 1), Status::INVALID_STATE));  // over what it computed
+  CHECK(w.length(ref.lane) == 5 && w.whole() && w.table->unpark(lane).ok());
 }

@@ -379,6 +379,12 @@ TEST(a_completion_of_an_earlier_owner_never_reaches_the_lane) {
   CHECK(table->snapshot(0).job_seq == 6);
 }
 
+TEST(a_promise_of_any_length_ends_no_sooner) {
+  auto table = LaneTable::make(1, 8, 1);
+  const auto got = table->try_reserve(1, 77, kAnyLane, false, UINT64_MAX);
+  CHECK(got.ok() && table->expire(UINT64_MAX - 1) == 0 && table->free_lanes() == 0);
+}
+
 TEST(errors_name_the_numbers) {
   auto table = LaneTable::make(2, 8, 3);
   const auto too_long = table->try_reserve(9, 0);
