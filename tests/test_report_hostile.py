@@ -14,6 +14,7 @@ import pytest
 import calrt
 from calrt.report import records
 from calrt.report import replay as replaying
+from calrt.report.redact import Redactor
 from calrt.report.replay import replay
 from test_report import files_of, made, own
 
@@ -124,3 +125,62 @@ def test_a_line_without_end_is_not_taken_into_memory(tmp_path: Path, monkeypatch
     record.write_bytes(b"\0" * 4096)
     with pytest.raises(ValueError, match="is no file of the record layer"):
         list(records.read_lines(record))
+
+
+# ---- what must not be told -----------------------------------------------------------------------
+
+TOLD = [
+    ("HF_TOKEN=abcdefgh123 is set", "HF_TOKEN=<secret> is set"),
+    ('{"client_secret": "hun ter2"}', '{"client_secret": <secret>}'),
+    (r"{\"password\": \"hun ter2\"}", r"{\"password\": <secret>}"),
+    ("PGPASSWORD='a b' SECRET_KEY=abc", "PGPASSWORD=<secret> SECRET_KEY=<secret>"),
+    ("run --api-key abc123 --n 3", "run --api-key <secret> --n 3"),
+    ("Authorization: Digest username=joe, nonce=3", "Authorization: <secret>"),
+    ("github_pat_11ABCDEFG0123456789 AKIAIOSFODNN7EXAMPLE", "<secret> <secret>"),
+    ("-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----", "<secret>"),
+    ("-----BEGIN PRIVATE KEY-----\nMIIabc", "<secret>"),
+    ("jdbc:mysql://root:pw@h/db", "jdbc:<address>"),
+    ("from fe80::1ff:fe23:4567:890a.", "from <address>."),
+    ("[2001:db8::7334]:80", "[<address>]:80"),
+    ("1:2:3:4:5:6:7:dead", "<address>"),
+    (r"\\server\share\joe", "<path>"),
+]
+KEPT = [
+    "std::vector::size",
+    "ab::cd",
+    "calrt::kv::Lane",
+    "at 12:34:56",
+    "::1",
+    "131 tokens: 4 of 8",
+    "0x1f::a",
+]
+
+
+@pytest.mark.parametrize(("text", "left"), TOLD)
+def test_secrets_and_addresses_of_any_shape_are_taken_out(text: str, left: str) -> None:
+    assert Redactor({}).text(text) == left
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_what_only_looks_like_it_is_kept(text: str) -> None:
+    assert Redactor({}).text(text) == text
+
+
+def test_the_domain_of_this_machine_is_told_of_no_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "zqhost17.zqlab.example.org")
+    assert Redactor({}).text("zqhost18.zqlab.example.org is down") == "zqhost18.<host> is down"
+    monkeypatch.setattr("socket.gethostname", lambda: "zqhost17.local")
+    assert Redactor({}).text("local memory of zqhost17") == "local memory of <host>"
+
+
+@pytest.mark.parametrize("name", ["vendor", "device", "run", "steps"])
+def test_a_user_with_a_name_that_each_report_has_gets_one(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for variable in ("USER", "LOGNAME"):
+        monkeypatch.setenv(variable, name)
+    monkeypatch.setenv("SITE", "Perfetto")  # a word of README.txt
+    found, files = made(tmp_path, package="preset:tiny")
+    assert found.ok
+    assert {"run", "steps", "package"} <= set(json.loads(files["device.json"]))
+    assert replay(tmp_path / "report.zip").same
