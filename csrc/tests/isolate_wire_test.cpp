@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is between the processes: messages, blocks, the ring. What makes no sense is refused.
 #include <algorithm>
+#include <cstring>
 #include <random>
 
 #include "layers/isolate/arena.h"
@@ -117,10 +118,28 @@ TEST(the_ring_keeps_what_must_be_kept_and_refuses_nonsense) {
   CHECK(reader.read(take) && read == expected);
   const std::string large(8000, 'y');
   for (int i = 0; i < 200; ++i) writer.write(Record::LOG, large, false);
-  CHECK(reader.dropped() > 0);  // and none of it waited
+  CHECK(reader.dropped() > 0);                                        // and none of it waited
+  CHECK(state.written.load() - state.read.load() <= kRingBytes / 2);  // room for what must be kept
   CHECK(reader.read(take));
   state.written.store(state.written.load() + kRingBytes + 8);
   CHECK(!reader.read(take));
+}
+
+TEST(a_ring_that_contradicts_itself_gives_nothing_out) {
+  for (const uint64_t beyond : {uint64_t{0}, kRingBytes, UINT64_MAX - 99}) {
+    auto memory = SharedMemory::create();
+    RingState& state = memory->control().ring;
+    RingReader reader(&state, memory->ring());
+    int given = 0;
+    const auto take = [&](Record, std::string_view) { return ++given > 0; };
+    RingWriter(&state, memory->ring(), -1).write(Record::LOG, std::string(50, 'x'), true);
+    state.written.store(state.written.load() + beyond);
+    if (beyond == 0) {  // a record that is longer than what was written
+      const uint32_t bytes = 200;
+      std::memcpy(memory->ring(), &bytes, sizeof bytes);
+    }
+    CHECK(!reader.read(take) && given == 0);
+  }
 }
 
 TEST(a_pool_is_zeroed_to_the_last_byte) {

@@ -195,6 +195,20 @@ TEST(one_scrubs_at_a_time_and_the_owner_may_go_meanwhile) {
   }
 }
 
+TEST(nobody_is_told_what_a_poisoned_lane_holds) {
+  LaneWorld w(2);
+  const LaneRef a = w.own(20), b = w.own(3);
+  CHECK(w.table->begin_job(a, kJob, 1, false).ok() && w.table->end_job(a, kJob, false, true));
+  CHECK(is(w.table->pos_min(a), Status::KV_POISONED));
+  CHECK(is(w.table->pos_max(a), Status::KV_POISONED));
+  CHECK(is(w.table->sequence(a), Status::KV_POISONED));
+  CHECK(is(w.table->truncate(a, 0), Status::KV_POISONED));
+  CHECK(is(w.table->clear(a), Status::KV_POISONED));
+  CHECK(is(w.table->seq_cp(a, b, 0, -1), Status::KV_POISONED));
+  CHECK(is(w.table->seq_cp(b, a, 0, -1), Status::KV_POISONED));
+  CHECK(is(w.table->park(a, LaneWorld::prefix(1, 20), 0), Status::KV_POISONED) && w.whole());
+}
+
 TEST(a_scrub_that_works_forgets_the_failed_ones) {
   LaneWorld w(1);
   const LaneRef a = w.own(1);

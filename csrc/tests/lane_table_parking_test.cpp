@@ -15,6 +15,7 @@ TEST(all_of_a_parked_lane_is_taken_in_place_but_its_last_token) {
   LaneWorld w(2);
   const uint32_t lane = w.park(1, 16);
   CHECK(w.state(lane) == LaneState::PARKED && w.table->free_lanes() == 2);
+  CHECK(w.table->snapshot(lane).reserved == 0);
   const Prefix prompt = LaneWorld::prefix(1, 16);
   Reservation got = std::move(w.reuse(prompt)).value();
   CHECK(got.reuse().kind == Reuse::Kind::IN_PLACE && got.ref().lane == lane);
@@ -127,6 +128,15 @@ TEST(only_whole_idle_lanes_are_parked_with_their_tokens) {
   CHECK(w.table->park(a, LaneWorld::prefix(1, 8), 0).ok());
   CHECK(is(w.table->release(a), Status::INVALID_HANDLE) && w.state(a.lane) == LaneState::PARKED);
   CHECK(!w.table->find_prefix(LaneWorld::prefix(1, 8, "another's")).value() && w.whole());
+}
+
+TEST(a_blob_that_cannot_be_written_back_is_not_found) {
+  MoveCaps caps = MoveCaps::all();
+  caps.write = false;
+  LaneWorld w(2, caps);
+  w.host(1, 12, 100);
+  const Prefix prompt = LaneWorld::prefix(1, 13);
+  CHECK(w.reuse(prompt)->reuse().kind == Reuse::Kind::NONE && w.whole());
 }
 
 TEST(what_is_found_is_no_more_than_was_asked_for) {

@@ -168,10 +168,13 @@ TEST(places_end_at_their_deadline_and_with_their_token) {
   const auto queue = std::make_shared<ReserveQueue>(kv::LaneTable::make(1, 8, 1));
   (void)take(*queue);
   auto late = *queue->enqueue(1, 1);
-  CHECK(late->poll() && late->take().error().code == Status::KV_TIMEOUT);
+  CHECK(late->poll());
+  const auto fd = *CompletionFd::make();
+  late->notify(fd, 6);  // it has ended already
+  CHECK(fd->drain() == std::vector<uint64_t>{6});
+  CHECK(late->take().error().code == Status::KV_TIMEOUT);
   CancelToken token;
   auto one = *queue->enqueue(1, UINT64_MAX, &token), other = *queue->enqueue(1, UINT64_MAX);
-  const auto fd = *CompletionFd::make();
   one->notify(fd, 7);
   other->notify(fd, 8);
   CHECK(fd->drain().empty() && !token.cancelled());
