@@ -125,6 +125,16 @@ TEST(the_ring_keeps_what_must_be_kept_and_refuses_nonsense) {
   CHECK(!reader.read(take));
 }
 
+TEST(a_record_that_is_refused_is_the_last_one_taken) {
+  auto memory = SharedMemory::create();
+  RingWriter writer(&memory->control().ring, memory->ring(), -1);
+  RingReader reader(&memory->control().ring, memory->ring());
+  for (int i = 0; i < 3; ++i) writer.write(Record::LOG, std::string(50, 'x'), true);
+  int given = 0;
+  CHECK(!reader.read([&](Record, std::string_view) { return ++given < 2; }) && given == 2);
+  CHECK(reader.position() == writer.position() / 3);
+}
+
 TEST(a_ring_that_contradicts_itself_gives_nothing_out) {
   for (const uint64_t beyond : {uint64_t{0}, kRingBytes, UINT64_MAX - 99}) {
     auto memory = SharedMemory::create();
