@@ -39,6 +39,7 @@ Result<std::shared_ptr<BufferPool>> Device::make_pool(uint64_t bytes, uint32_t c
 
 void Device::close() {
   closed_.store(true);
+  presence_.close();
   std::vector<std::weak_ptr<BoundedPool<Buffer>>> pools;
   {
     const std::scoped_lock lock(buffers_mutex_);

@@ -16,6 +16,9 @@ namespace {
 // end the process.
 constexpr const char* kIsolatedByDefault[] = {"calrt076"};
 
+// How long a device that was closed may take to be let go of.
+constexpr std::chrono::milliseconds kLettingGo{1000};
+
 bool isolated_by_default(const std::string& driver) {
   const size_t slash = driver.rfind('/');
   const std::string file = driver.substr(slash == std::string::npos ? 0 : slash + 1);
@@ -84,11 +87,27 @@ Result<std::shared_ptr<Device>> Device::open(const std::string& text, const Opti
   asked.n_options = static_cast<uint32_t>(pairs.size());
   asked.options = pairs.data();
   cald_device* handle = nullptr;
-  CALRT_TRY(library.call_alone("device_open", [&](cald_error* detail) {
-    return table.device_open(library.handle(), &asked, &handle, detail);
-  }));
+  const auto open = [&] {
+    return library.call_alone("device_open", [&](cald_error* detail) {
+      return table.device_open(library.handle(), &asked, &handle, detail);
+    });
+  };
+  Result<void> opened = open();
+  if (!opened.ok() && opened.error().code == Status::DEVICE_UNHEALTHY) {
+    const auto closed = DevicePresence::await(table.name, lock_id, kLettingGo);
+    if (closed == DevicePresence::Closed::WENT) opened = open();
+    if (closed == DevicePresence::Closed::STAYS) {
+      Error held = std::move(opened).error();
+      held.message +=
+          "; this process has closed it, but something made from it still holds it (a model, lane, "
+          "job, tensor or view, or the closed device itself): drop that, then open it again";
+      return held;
+    }
+  }
+  if (!opened.ok()) return std::move(opened).error();
   if (handle == nullptr)
     return Error{Status::INTERNAL, 0, "the driver answered OK and gave no handle", "device_open"};
+  device->presence_.enter(table.name, lock_id);
   device->handle_ = DeviceHandle({handle, &table});
 
   CALRT_TRY_ASSIGN(const DeviceInfo info, device->info());

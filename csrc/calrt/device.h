@@ -18,6 +18,7 @@
 #include "calrt/buffer.h"
 #include "calrt/device_facts.h"
 #include "calrt/device_lock.h"
+#include "calrt/device_presence.h"
 #include "calrt/driver_handle.h"
 #include "calrt/driver_library.h"
 #include "calrt/session.h"
@@ -48,7 +49,9 @@ class Device : public std::enable_shared_from_this<Device> {
 
   // `spec`: as DeviceSpec: "cpu", "mock:bare" (driver:config), "/path/libcald_vendor.so[:index]",
   // "isolate:mock".
-  // DEVICE_UNHEALTHY, naming the holder, when it is exclusive and another process has it.
+  // DEVICE_UNHEALTHY, naming the holder, when it is exclusive and another process has it. A driver
+  // that will not open a device twice is asked again once the one that this process has closed is
+  // let go of, within a second.
   static Result<std::shared_ptr<Device>> open(const std::string& spec, const Options& options,
                                               const OpenSettings& settings = {});
   Device(const Device&) = delete;
@@ -123,7 +126,8 @@ class Device : public std::enable_shared_from_this<Device> {
   std::string spec_;
   const uint64_t serial_ = next_serial();
   std::shared_ptr<DriverLibrary> library_;
-  DeviceLock lock_;  // before handle_: freed once the device is closed
+  DevicePresence presence_;  // before handle_, as the next: freed once the driver has closed it
+  DeviceLock lock_;
   DeviceHandle handle_;
   uint32_t depth_ = 1;
   std::atomic<bool> closed_{false};

@@ -114,6 +114,27 @@ TEST(close_is_idempotent_and_stops_new_work) {
   CHECK(buffer->write(0, "x", 1).ok());  // what lives still works
 }
 
+TEST(a_closed_device_is_opened_again_once_what_was_made_from_it_is_gone) {
+  script().reset();
+  script().one_device = true;
+  auto first = *Device::open("scripted", {});
+  CHECK(Device::open("scripted", {}).error().message.find("closed it") == std::string::npos);
+  auto buffer = *first->alloc(64, CALD_DOMAIN_HOST, 64);
+  first->close();
+  first.reset();
+  const auto held = Device::open("scripted", {});
+  CHECK(!held.ok() && held.error().code == Status::DEVICE_UNHEALTHY);
+  CHECK(held.error().message.find("something made from it still holds it") != std::string::npos);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    buffer.reset();
+  });
+  auto again = Device::open("scripted", {});  // waits for it
+  later.join();
+  CHECK(again.ok());
+  script().reset();
+}
+
 TEST(a_session_is_shared_while_held_and_opened_again_after) {
   auto device = open_scripted();
   script().reset();

@@ -117,6 +117,7 @@ cald_status device_open(cald_driver* driver, const cald_device_options* options,
                         cald_error* err) {
   BEGIN("device_open");
   if (std::strcmp(options->config, "no-handle") == 0) return CALD_OK;
+  if (script().one_device && script().living("device") > 0) return CALD_DEVICE_UNHEALTHY;
   *out = new cald_device{driver};
   lives("device");
   return CALD_OK;

@@ -34,6 +34,7 @@ struct Script {
   uint64_t bytes_in = CALD_BYTES_UNKNOWN, bytes_out = CALD_BYTES_UNKNOWN;
   int64_t told_native = 0;
   uint32_t told_flags = 0, told_size = sizeof(cald_completion);
+  bool one_device = false;   // device_open refuses a second one
   uint32_t queue_limit = 9;  // jobs not yet ended, on all sessions
   uint64_t footprint_host = 0, footprint_device = 0, memory_free = 0;
   int settle_polls = 0;     // job_wait says WAIT_TIMEOUT this often after an end
@@ -75,6 +76,7 @@ struct Script {
     end_text.clear();
     end_native = 0;
     queue_limit = 9;
+    one_device = false;
     footprint_host = footprint_device = memory_free = 0;
     settle_polls = 0;
     bytes_in = bytes_out = CALD_BYTES_UNKNOWN;
