@@ -135,6 +135,34 @@ TEST(nothing_is_written_into_buffers_that_a_lost_job_may_read) {
   CHECK(at.runner->submit_filled(set, {&other, 1}, std::nullopt, in(30'000)).ok());
 }
 
+TEST(a_lane_given_back_during_its_job_goes_to_who_waits_when_that_has_ended) {
+  Runner at;
+  const auto queue = at.runner->queue();
+  std::vector<kv::Reservation> others;
+  for (int i = 0; i < 3; ++i) others.push_back(*queue->reserve(1, 0));
+  script().ends = Ends::HELD;
+  auto job = *at.submit();
+  const auto waiter = *queue->enqueue(1, UINT64_MAX);
+  CHECK(queue->table()->release(at.lane).ok() && !waiter->poll());
+  CHECK(script().finish(job->job()->job_seq()));
+  CHECK(waiter->take().ok());  // nobody has polled
+}
+
+// It may still write there.
+TEST(the_lane_of_a_lost_job_is_nobodys_until_the_driver_answers) {
+  Runner at;
+  const kv::LaneTable& table = *at.runner->queue()->table();
+  script().ends = Ends::HELD;
+  std::shared_ptr<BindingSet> set = *at.rig.model->make_bindings(kDecodeOne);
+  auto job = *at.runner->submit_filled(set, {&at.lane, 1}, std::nullopt, in(30));
+  CHECK(!job->job()->wait(in(20'000)).ok() && job->job()->state() == JobState::LOST);
+  CHECK(table.snapshot(at.lane)->job_seq == job->job()->job_seq());
+  CHECK(at.runner->queue()->table()->release(at.lane).ok());
+  CHECK(table.snapshot(at.lane.lane).state == kv::LaneState::DRAINING);
+  CHECK(script().finish(job->job()->job_seq()));
+  CHECK(table.poisoned(0, true) == std::vector<uint32_t>{at.lane.lane});
+}
+
 TEST(a_job_in_flight_outlives_its_handle) {
   Runner at;
   script().ends = Ends::HELD;
