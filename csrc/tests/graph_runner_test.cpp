@@ -22,12 +22,12 @@ struct Runner {
   std::shared_ptr<GraphRunner> runner = *GraphRunner::make(rig.model);
   kv::LaneRef lane = *runner->queue()->reserve(8, 0)->commit();
 
-  Result<std::shared_ptr<LaneJob>> submit() {
+  Result<std::shared_ptr<LaneJob>> submit(uint64_t ms = 60'000) {
     static const int32_t zero = 0;
     GraphCall call;
     call.tokens = call.positions = {&zero, 1};
     call.lanes = {&lane, 1};
-    call.deadline_ns = in(60'000);
+    call.deadline_ns = in(ms);
     return runner->submit(kDecodeOne, call);
   }
 };
@@ -153,8 +153,7 @@ TEST(the_lane_of_a_lost_job_is_nobodys_until_the_driver_answers) {
   Runner at;
   const kv::LaneTable& table = *at.runner->queue()->table();
   script().ends = Ends::HELD;
-  std::shared_ptr<BindingSet> set = *at.rig.model->make_bindings(kDecodeOne);
-  auto job = *at.runner->submit_filled(set, {&at.lane, 1}, std::nullopt, in(30));
+  auto job = *at.submit(30);
   CHECK(!job->job()->wait(in(20'000)).ok() && job->job()->state() == JobState::LOST);
   CHECK(table.snapshot(at.lane)->job_seq == job->job()->job_seq());
   CHECK(at.runner->queue()->table()->release(at.lane).ok());
