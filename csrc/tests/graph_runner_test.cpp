@@ -124,7 +124,7 @@ TEST(nothing_is_written_into_buffers_that_a_lost_job_may_read) {
   script().ends = Ends::HELD;
   std::shared_ptr<BindingSet> set = *at.rig.model->make_bindings(kDecodeOne);
   set->ints(CALD_ROLE_TOKENS)[0] = 1;
-  auto job = *at.runner->submit_filled(set, {&at.lane, 1}, std::nullopt, in(30));
+  auto job = *at.runner->submit_filled(set, {&at.lane, 1}, std::nullopt, in(300));
   CHECK(!job->job()->wait(in(20'000)).ok() && job->job()->state() == JobState::LOST);
   set->ints(CALD_ROLE_POSITIONS)[0] = 41;
   const kv::LaneRef other = *at.runner->queue()->reserve(8, 0)->commit();
@@ -153,7 +153,7 @@ TEST(the_lane_of_a_lost_job_is_nobodys_until_the_driver_answers) {
   Runner at;
   const kv::LaneTable& table = *at.runner->queue()->table();
   script().ends = Ends::HELD;
-  auto job = *at.submit(30);
+  auto job = *at.submit(300);
   CHECK(!job->job()->wait(in(20'000)).ok() && job->job()->state() == JobState::LOST);
   CHECK(table.snapshot(at.lane)->job_seq == job->job()->job_seq());
   CHECK(at.runner->queue()->table()->release(at.lane).ok());
