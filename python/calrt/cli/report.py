@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -71,6 +73,35 @@ def add_command(commands: Commands) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
+    with _ended_tidily():
+        return _made_or_replayed(options)
+
+
+@contextmanager
+def _ended_tidily() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the process, but not before its temporary files are gone."""
+    came: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
+    for each in ours:
+        signal.signal(each, interrupt)
+    try:
+        yield
+    finally:
+        for each in ours:
+            signal.signal(each, signal.SIG_DFL)
+        if came:
+            os.kill(os.getpid(), came[0])
+
+
+def _made_or_replayed(options: argparse.Namespace) -> int:
     if options.replay is not None:
         if options.driver or options.package or options.record:
             raise UsageError("--replay takes a report alone: the run is in it")

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from dataclasses import asdict, replace
 from typing import Any
 
 import calrt
+from calrt.orphans import end_with_parent
 from calrt.probes.answer import BROKEN, NOT_ASKED, Answer, settled
 from calrt.probes.registry import PROBES
 from calrt.probes.subject import Subject, told
@@ -31,6 +33,7 @@ def main() -> int:
         out.flush()
 
     question = json.loads(sys.stdin.readline())
+    end_with_parent(lambda: os.killpg(os.getpid(), signal.SIGKILL))  # with all that this one started
     name = question.pop("probe")
     subject = Subject(
         **question, stage=lambda what: say({"stage": what}), note=lambda found: say({"note": found})

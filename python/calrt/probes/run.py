@@ -139,13 +139,17 @@ def _child(question: dict[str, Any], wanted: str, timeout: float) -> tuple[dict[
             start_new_session=True,  # to be ended with all that it starts
         )
         try:
-            with contextlib.suppress(BrokenPipeError), child.stdin or contextlib.nullcontext() as stdin:
-                print(json.dumps(question), file=stdin, flush=True)
+            with contextlib.suppress(BrokenPipeError):
+                # Which stays open: its end tells the child that this process is gone.
+                print(json.dumps(question), file=child.stdin, flush=True)
             found, stage, notes, hung = _listen(child, wanted, time.monotonic() + timeout)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             code = child.wait()
+            with contextlib.suppress(BrokenPipeError):
+                if child.stdin is not None:
+                    child.stdin.close()
         errors.seek(0)
         said = errors.read().strip().splitlines()
     if found is not None:

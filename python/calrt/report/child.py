@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part of a report that touches the device, as a program of its own: it may hang, or die.
 
-It is told what to do by one line of JSON on stdin, whose end means that nobody waits any more. It writes what
-it finds into a folder, whole after each step, and says on stdout which step begins. Whoever started it has
-the patience, and ends it.
+It is told what to do by one line of JSON on stdin, whose end means that nobody waits any more: then it takes
+the folder along. It writes what it finds into that folder, whole after each step, and says on stdout which
+step begins. Whoever started it has the patience, and ends it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import json
 import logging
 import os
 import random
+import shutil
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -27,6 +27,7 @@ from calrt.cli.output import error_document
 from calrt.evidence import collect
 from calrt.grounds import library_digest
 from calrt.logs import IdFormatter
+from calrt.orphans import end_with_parent
 
 __all__ = ["DEVICE", "LOG", "RECORD", "TRACE", "Task", "prompts"]
 
@@ -198,18 +199,12 @@ class _Log(logging.Handler):
             self._file.flush()
 
 
-def _end_with_parent() -> None:
-    """A driver that hangs would keep the device for ever when nobody is left to end this process."""
-    sys.stdin.read()
-    os._exit(1)
-
-
 def main() -> int:
     """Entry point of the program."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")  # a driver prints, too: that is not ours to read
     os.dup2(2, 1)
     task = Task(**json.loads(sys.stdin.readline()))
-    threading.Thread(target=_end_with_parent, name="calrt-report", daemon=True).start()
+    end_with_parent(lambda: shutil.rmtree(task.folder, ignore_errors=True))
 
     def tell(step: str) -> None:
         out.write(json.dumps({"step": step}) + "\n")
