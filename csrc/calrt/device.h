@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device and Session over the driver ABI. A child holds its parent; close() is idempotent.
+// A device over the driver ABI. Its children (sessions, models, buffers, pools) hold it.
 // All methods are thread-safe and may block; none may be called with the GIL held for long.
 #pragma once
 
@@ -91,14 +91,14 @@ class Device : public std::enable_shared_from_this<Device> {
   // The views that live of this device's memory; of one model's if `generation` is not 0.
   ExportCensus exports(uint64_t generation = 0) const;
 
-  // Closed devices refuse new work; the driver's handle goes with the last child.
+  // Idempotent. Closed devices refuse new work; the driver's handle goes with the last child.
   void close();
   bool closed() const { return closed_.load(); }
   Result<void> check_open() const;  // INVALID_STATE once closed, and in a fork's child
   // In a process forked after open(): nothing of the device lives here, nothing may wait for it.
   bool inherited() const { return handle_.get().inherited(); }
-  // How often the driver has said DEVICE_LOST, as an answer or as the end of a job. What was there
-  // before such an answer is gone: Model::check_alive.
+  // How often the driver has said DEVICE_LOST, as the end of a job or as the answer of any entry
+  // but those about one job. What was there before is gone: Model::check_alive.
   uint64_t losses() const { return losses_.load(std::memory_order_acquire); }
   // Counts an answer of the driver if it is DEVICE_LOST. Locks nothing.
   void heed(Status answer) noexcept {

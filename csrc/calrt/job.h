@@ -103,7 +103,7 @@ class Job {
   // virtual time waiting is what moves time: the device is polled from one time it asks for to the
   // next, up to `deadline_ns` or the job's own deadline.
   Result<void> wait(uint64_t deadline_ns);
-  // Best effort; the job still ends in exactly one terminal state.
+  // Best effort: it still ends once. UNSUPPORTED if the driver, or the load, has no cancel.
   Result<void> cancel();
   Result<cald_timing> timing() const;  // INVALID_STATE before the end and when lost
 

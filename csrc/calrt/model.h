@@ -18,7 +18,7 @@
 
 namespace calrt {
 
-// What load() was asked for; unset = the package's default (spec §7.2). Never clamped.
+// What load() was asked for; unset = the package's default. Never clamped.
 struct LoadRequest {
   std::optional<uint32_t> lanes, cells;
   std::vector<uint32_t> profiles, chunks;  // empty = all that the package allows

@@ -38,7 +38,7 @@ struct Verdict {
   uint64_t rejects = 0;              // all that were found, also those not listed
   std::map<char, double> timing_ms;  // gate -> time spent
   bool rejected() const { return verdict == "rejected"; }
-  // The status a load of this package answers: 8, 9, 10 or 11 (spec §3, "Load-time mapping").
+  // What a load of this package answers, by its first reject: 8 to 11, or 13 (docs/packages.md).
   Error error() const;
   std::string to_json() const;  // calrt-validation-1
 };
@@ -53,7 +53,7 @@ struct ResolvedLoad {
 
 class Package {
  public:
-  // Reads and checks the directory. Findings are collected either way; see verdict().
+  // Reads and checks the directory; never null: see verdict(). Immutable afterwards, thread-safe.
   static std::shared_ptr<const Package> open(const std::string& directory);
   ~Package();
   Package(const Package&) = delete;

@@ -40,7 +40,7 @@ class LaneJob {
 
   const std::shared_ptr<Job>& job() const { return job_; }
   uint32_t output_rows() const { return output_rows_; }  // rows of logits that have a meaning
-  uint64_t deadline_ns() const { return deadline_ns_; }
+  uint64_t deadline_ns() const { return deadline_ns_; }  // as given; see kHardTimeoutNs
   // Posts `tag` to `fd` when the job has ended, at once if it has already.
   void notify(std::shared_ptr<CompletionFd> fd, uint64_t tag);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Events on their way to one reader, and a descriptor that is readable iff some are pending.
 // Bounded by its writer, which asks for room before it makes work that ends in events; nothing is
-// dropped.
+// dropped. Thread-safe, once open() is done.
 #pragma once
 
 #include <fcntl.h>

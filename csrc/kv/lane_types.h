@@ -22,7 +22,7 @@ inline constexpr int kLaneStates = 8;
 const char* lane_state_name(LaneState state);
 
 inline constexpr uint32_t kAnyLane = UINT32_MAX;
-inline constexpr uint32_t kScrubs = 2;  // that may fail before a lane is OFFLINE
+inline constexpr uint32_t kScrubs = 2;  // so many that failed make a lane OFFLINE
 inline constexpr uint64_t kReservationTtlNs = 5'000'000'000;
 
 // Names one lease of one lane; stale once the lane was released.

@@ -162,7 +162,7 @@ class PrefixIndex {
   const PrefixCounters& counters() const { return counters_; }
   // The oldest events into `out`, and out of the list; how many.
   size_t drain_events(std::span<PrefixEvent> out);
-  // Every invariant of the index (I10 among them); the first broken one is named.
+  // Every invariant of the index; the first broken one is named.
   Result<void> check_integrity() const;
 
  private:

@@ -29,8 +29,8 @@ struct FileConfig {
 };
 
 // Thread-safe. What is added stays whole: the file ends with a whole piece whenever the process
-// dies, and lacks what waits at most (see create). In a fork's
-// child nothing is written.
+// dies, and lacks at most what waits (see create).
+// In a fork's child nothing is written.
 class LayerFile {
  public:
   // An existing file is replaced. A piece waits up to `wait_ms` to be written, and then for the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // BF16 <-> F32. Round to nearest, ties to even; NaN stays NaN with its sign; subnormals are kept:
-// bit-identical to ml_dtypes. The kernel is chosen once per process; CALRT_ISA pins it.
+// bit-identical to ml_dtypes. One kernel per process, CALRT_ISA pins it. Thread-safe.
 #pragma once
 
 #include <cstddef>
