@@ -162,6 +162,18 @@ TEST(the_lane_of_a_lost_job_is_nobodys_until_the_driver_answers) {
   CHECK(table.poisoned(0, true) == std::vector<uint32_t>{at.lane.lane});
 }
 
+TEST(who_asks_to_be_told_after_the_end_is_told_at_once) {
+  Runner at;
+  script().ends = Ends::HELD;
+  auto job = *at.submit();
+  const auto fd = *engine::CompletionFd::make();
+  job->notify(fd, 1);
+  CHECK(fd->drain().empty() && script().finish(job->job()->job_seq()));
+  CHECK(fd->drain() == std::vector<uint64_t>{1});
+  job->notify(fd, 2);
+  CHECK(fd->drain() == std::vector<uint64_t>{2});
+}
+
 TEST(a_job_in_flight_outlives_its_handle) {
   Runner at;
   script().ends = Ends::HELD;

@@ -3,6 +3,7 @@
 // everybody's hands while a job of a try may still write it.
 #include "engine/lane_scrub.h"
 
+#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -58,6 +59,17 @@ TEST(a_lane_that_works_is_empty_and_its_owners_or_free) {
   CHECK(w.scrubber.scrub({gone.lane}).empty());
 }
 
+TEST(the_first_the_middle_and_the_last_cell_are_tried) {
+  World w({.withheld = {"kv_clear"}});  // so that what was written stays
+  const kv::LaneRef lane = w.poisoned();
+  CHECK(w.scrubber.scrub({lane.lane}) == Lanes{lane.lane});
+  const Cells left = w.raw(lane.lane, kRigCells);
+  for (uint32_t cell = 0; cell < kRigCells; ++cell) {
+    const bool tried = cell == 0 || cell == kRigCells / 2 || cell == kRigCells - 1;
+    CHECK((left[cell] != Cell()) == tried);
+  }
+}
+
 TEST(a_job_of_the_try_that_fails_counts_and_two_are_enough) {
   for (const char* rule : {"kv_submit status=SUBMIT_FAILED nth=", "kv_submit status=-1 nth=",
                            "completion status=EXECUTION_FAILED nth=", "completion short_in=4 nth=",
@@ -82,6 +94,16 @@ TEST(a_job_of_the_try_that_fails_counts_and_two_are_enough) {
   CHECK(w.scrubber.scrub({lane.lane}).empty() && w.table->offline_lanes() == 1);
   CHECK(w.table->snapshot(lane).error().code == Status::INVALID_HANDLE);
   CHECK(w.table->free_lanes() == 3 && w.reserve().lane != lane.lane);
+}
+
+// A device that writes each cell but the last one too far.
+TEST(a_lane_whose_cells_do_not_keep_what_is_written_does_not_work) {
+  setenv("CALRT_DEFECT", "write_next_cell", 1);
+  World w({.spec = "defective"});
+  unsetenv("CALRT_DEFECT");
+  const kv::LaneRef lane = w.poisoned();
+  CHECK(w.scrubber.scrub({lane.lane}).empty() && w.table->snapshot(lane)->failed_scrubs == 1);
+  CHECK(w.scrubber.scrub({lane.lane}).empty() && w.state(lane) == kv::LaneState::OFFLINE);
 }
 
 TEST(who_waits_tries_the_lanes_of_nobody_and_all_who_wait_may_have_them) {

@@ -94,6 +94,15 @@ TEST(without_a_free_lane_a_beginning_is_taken_over) {
   CHECK(is(ready, Kind::IN_PLACE, 12) && w.holds(*ready, 1));
 }
 
+TEST(a_lane_that_is_parked_goes_to_who_waits) {
+  World w(0, {.lanes = 1});
+  const kv::LaneRef lane = w.filled(cells_of(1, kHeld));
+  const auto waiter = *w.queue->enqueue(1, UINT64_MAX);
+  CHECK(!waiter->poll() && w.cache->park(lane, tokens_of(1, kHeld), "", 0).ok());
+  const auto got = waiter->take();  // nobody has polled
+  CHECK(got.ok() && got->ref().lane == lane.lane);
+}
+
 TEST(another_salt_finds_nothing) {
   World w;
   w.park(1, 0, "a");
@@ -219,6 +228,7 @@ TEST(a_copy_that_fails_leaves_the_prefix_for_the_next) {
     const auto ready = w.ask(tokens_of(1, 12, 3), late ? w.within(40) : w.call());
     if (std::strstr(rule, "kv_submit") != nullptr) {
       CHECK(is(ready, Kind::NONE, 0));  // nothing was written: a miss
+      CHECK(w.table->snapshot(parked).pins == 0);
       CHECK(w.write(ready->lane, cells_of(7, 9), 9, w.call()).ok());
       w.give_back(*ready);
     } else {
