@@ -6,7 +6,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
+import secrets
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,18 +73,54 @@ def _read_index(path: Path) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replaces the file at once: a reader sees the old or the new bytes, never a part."""
+    """Replaces the file at once: a reader sees the old or the new bytes, never a part.
+
+    Who may read and write it stays as it was; of a new one the user's umask says.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    # Not by tempfile, whose files are for their maker alone.
+    name = path.parent / f".{path.name}.{secrets.token_hex(8)}"
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(fd, "wb") as file:
+            with contextlib.suppress(OSError):
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path, timeout: float = 10.0) -> Iterator[None]:
+    """Holds a folder among all processes that take this lock, to read a file in it and replace it.
+
+    Leaves no file behind. On a file system without locks it holds nothing. `TimeoutError` after `timeout`
+    seconds.
+    """
+    import fcntl
+
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    deadline = time.monotonic() + timeout
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise TimeoutError(
+                        f"another process has been writing in {folder} for {timeout:g} s: try again"
+                    ) from None
+                time.sleep(_LOCK_POLL)
+            except OSError:
+                break
+        yield
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager

@@ -157,12 +157,18 @@ class Evidence:
         return replace(self, capabilities=merged)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file, whole or not at all; its folder is made. A device or pipe is just written to."""
+        """Writes the file, whole or not at all; its folder is made. A device or pipe is just written to.
+
+        `OSError` if it cannot be written, or is a pipe that nobody reads.
+        """
         from calrt.cache_files import write_atomically
 
         text = (json.dumps(self.to_json(), indent=1) + "\n").encode()
         if os.path.exists(path) and not os.path.isfile(path):  # never to be replaced by a file
-            Path(path).write_bytes(text)
+            fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # not to wait for a reader
+            os.set_blocking(fd, True)
+            with os.fdopen(fd, "wb") as file:
+                file.write(text)
         else:
             write_atomically(Path(path), text)
 

@@ -28,6 +28,9 @@ __all__ = ["add_command"]
 
 _NAMES = ("outbuf", "queue", "golden", "trace", "parallel", "pingpong", "abort", "hang")
 
+_NOT_OPTIONS = ("spec", "isolate", "allow_unverified")
+"""What a probe says to `calrt.open` itself."""
+
 _ABOUT = """
 
 Each probe asks one question in a process of its own, which may hang or die (docs/probes.md). It answers yes,
@@ -167,5 +170,7 @@ def _options(words: Sequence[str]) -> dict[str, str]:
         key, equals, value = word.partition("=")
         if not equals:
             raise UsageError(f"--option {word}: KEY=VALUE is due")
+        if key in _NOT_OPTIONS:
+            raise UsageError(f"--option {word}: {key} is how the device is opened, and no option of it")
         pairs[key] = value
     return pairs

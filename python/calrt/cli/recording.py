@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import calrt
+from calrt.cache_files import folder_lock
 from calrt.cli.output import UsageError
 from calrt.evidence import Evidence, evidence_dir
 
@@ -63,7 +64,12 @@ class Recording:
         if self._path is None:
             return
         try:
-            record().merged_into(self._path).write(self._path)
+            found = record()
+            if os.path.exists(self._path) and not os.path.isfile(self._path):
+                found.write(self._path)
+                return
+            with folder_lock(Path(self._path).absolute().parent):  # others may record into it now
+                found.merged_into(self._path).write(self._path)
         except OSError as error:
             text = f"--record {self._path}: {error.strerror or error}"
             self.error = self.error or OSError(text)

@@ -240,9 +240,12 @@ def _check_writable(target: Path) -> None:
     """Before the device is asked: what it does may take long, and a report of it may not be had again."""
     if target.exists() and not target.is_file():
         raise OSError(f"{target} is no file: the report is not written there")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=target.parent):
-        pass
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+    except OSError as error:
+        raise OSError(f"{target}: no report can be written there: {error.strerror}") from None
 
 
 def _device_files(folder: Path, redactor: Redactor, with_data: bool, contents: dict[str, bytes]) -> Seen:
