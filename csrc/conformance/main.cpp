@@ -5,6 +5,9 @@
 // and the last `begin` names the check.
 //
 // Exit codes: 0 conforms, 1 a rule is broken, 2 usage, or something is missing.
+#include <sys/prctl.h>
+
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -187,6 +190,7 @@ int missing(const std::string& why) {
 }
 
 int main_of(int argc, char** argv) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a driver that hangs must not keep the device for ever
   Arguments arguments;
   if (const std::string wrong = parse(argc, argv, &arguments); !wrong.empty()) return usage(wrong);
   if (arguments.list) return list();

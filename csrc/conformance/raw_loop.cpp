@@ -3,6 +3,9 @@
 // calrt's runtime: arm A of `calrt bench ab` where a driver brings no loop of its own. The protocol
 // is that of csrc/drivers/calrt076/raw_loop.cpp: {"rows", "lanes", "cells"}; then "run STEPS
 // GROUPS", answered by {"ns", "sha256": [of each step's logits as F32]}.
+#include <sys/prctl.h>
+
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -105,6 +108,7 @@ int serve(Kit& kit) {
 }
 
 int main_of(int argc, char** argv) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a driver that hangs must not keep the device for ever
   if (argc != 3) {
     std::fprintf(stderr, "usage: calrt-raw-loop DRIVER DIRECTORY\n");
     return 2;

@@ -4,7 +4,10 @@
 // Each line "run STEPS GROUPS" on stdin runs decode steps, turn by turn on sequence 0 to GROUPS -
 // 1, and is answered by {"ns", "sha256": [of each step's logits as F32]}. The time is of the steps
 // alone, each with the copy of its output. The end of stdin ends it.
+#include <sys/prctl.h>
+
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -103,6 +106,7 @@ struct Loop {
 };
 
 int main_of(int argc, char** argv) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a driver that hangs must not keep the device for ever
   if (argc != 3) {
     std::fprintf(stderr, "usage: calrt076-raw-loop DIRECTORY none|tensor\n");
     return 2;
