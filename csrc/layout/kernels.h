@@ -15,6 +15,10 @@ struct ConvertKernels {
   // dst[k * dst_step + i] = src[k * src_step + i] for i < run, k < count.
   void (*f32_from_bf16_runs)(const uint16_t* src, size_t src_step, float* dst, size_t dst_step,
                              size_t run, size_t count);
+  // The same for each r < rows, from src + r * src_row to dst + r * dst_row; src_step is not 0.
+  void (*f32_from_bf16_rows)(const uint16_t* src, size_t src_step, size_t src_row, float* dst,
+                             size_t dst_step, size_t dst_row, size_t run, size_t count,
+                             size_t rows);
   // dst[r * dst_step + c] = src[c * src_step + r] for r < rows, c < columns.
   void (*f32_from_bf16_transposed)(const uint16_t* src, size_t src_step, float* dst,
                                    size_t dst_step, size_t rows, size_t columns);

@@ -31,6 +31,9 @@ constexpr size_t kAlignFrom = 256, kStoreBytes = 32;
 constexpr size_t kQuartersFrom = 1 << 14;
 // Runs so far apart that a page, where the hardware's prefetch ends, has few of them.
 constexpr size_t kFarBytes = 1024, kPrefetchRuns = 16;
+// Source of one turn of rows that lie between each other: small, so that it is read as it lies,
+// which the hardware's prefetch foresees.
+constexpr size_t kTurnBytes = 1024, kLeastTurn = 4;
 
 // Integer arithmetic only: hardware BF16 conversion flushes subnormals, and a NaN whose payload
 // lies in the dropped half must not become an infinity.
@@ -157,6 +160,34 @@ struct Convert {
     for (size_t k = 0; k < count; ++k) widen(src + k * src_step, dst + k * dst_step, run, false);
   }
 
+  // Run: the length of a run where it is one of those above, else 0.
+  template <size_t Run>
+  static void widen_turns(const uint16_t* src, size_t src_step, size_t src_row, float* dst,
+                          size_t dst_step, size_t dst_row, size_t run, size_t count, size_t rows) {
+    const size_t most = kTurnBytes / (src_step * sizeof *src);
+    const size_t turn = most > kLeastTurn ? most : kLeastTurn;
+    for (size_t k = 0; k < count; k += turn) {
+      const size_t runs = count - k < turn ? count - k : turn;
+      for (size_t r = 0; r < rows; ++r) {
+        const uint16_t* from = src + k * src_step + r * src_row;
+        float* to = dst + k * dst_step + r * dst_row;
+        if constexpr (Run > 0)
+          widen_tiles<Run>(from, src_step, to, dst_step, runs);
+        else
+          widen_runs(from, src_step, to, dst_step, run, runs);
+      }
+    }
+  }
+
+  static void widen_rows(const uint16_t* src, size_t src_step, size_t src_row, float* dst,
+                         size_t dst_step, size_t dst_row, size_t run, size_t count, size_t rows) {
+    const auto turns = run == 8    ? widen_turns<8>
+                       : run == 16 ? widen_turns<16>
+                       : run == 32 ? widen_turns<32>
+                                   : widen_turns<0>;
+    turns(src, src_step, src_row, dst, dst_step, dst_row, run, count, rows);
+  }
+
   static void widen_lines(const uint16_t* src, float* dst, size_t n) {
     size_t i = 0;
     if constexpr (V::kStreams)
@@ -181,7 +212,7 @@ struct Convert {
   }
 
   static constexpr calrt::ConvertKernels kernels() {
-    return {narrow, widen, widen_runs, widen_transposed, widen_lines, fence};
+    return {narrow, widen, widen_runs, widen_rows, widen_transposed, widen_lines, fence};
   }
 };
 

@@ -209,6 +209,27 @@ void stream_rows(const LoopNest& nest, const Block& block, const uint16_t* src, 
   convert_kernels().fence();
 }
 
+// Tiles that their rows fill, with short runs; false for all else.
+bool unpack_filled_tiles(const LoopNest& nest, const Block& block, const uint16_t* src,
+                         float* dst) {
+  const auto& [outer, inner, runs, around] = block;
+  if (!runs || around.empty() || inner.count >= kLongRun) return false;
+  std::vector<StridedLoop> rest = around;
+  const auto least = std::min_element(
+      rest.begin(), rest.end(),
+      [](const StridedLoop& a, const StridedLoop& b) { return a.packed < b.packed; });
+  const StridedLoop rows = *least;
+  if (rows.packed == 0 || rows.packed * rows.count != outer.packed) return false;
+  rest.erase(least);
+  const ConvertKernels& kernels = convert_kernels();
+  for_each_offset(rest, [&](uint64_t packed, uint64_t dense) {
+    kernels.f32_from_bf16_rows(src + nest.packed + packed, block.outer.packed, rows.packed,
+                               dst + nest.dense + dense, block.outer.dense, rows.dense,
+                               block.inner.count, block.outer.count, rows.count);
+  });
+  return true;
+}
+
 void unpack_block(const Block& block, const uint16_t* src, float* dst, bool stream) {
   const ConvertKernels& kernels = convert_kernels();
   const auto& [outer, inner, runs, around] = block;
@@ -283,6 +304,7 @@ void unpack(const std::vector<LoopNest>& nests, const void* memory, float* dst, 
         stream_rows(nest, block, src, dst);
         continue;
       }
+      if (unpack_filled_tiles(nest, block, src, dst)) continue;
     }
     for_each_block(nest, src, [&](const Block& block, uint64_t packed, uint64_t dense) {
       unpack_block(block, src + packed, dst + dense, stream);

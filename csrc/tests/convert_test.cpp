@@ -261,6 +261,27 @@ TEST(runs_and_transposed_blocks) {
         }
 }
 
+// Rows between each other, more runs than one turn has, against the runs of one row after the
+// other.
+TEST(rows_that_take_turns) {
+  std::vector<uint16_t> src(1 << 15);
+  for (size_t i = 0; i < src.size(); ++i) src[i] = static_cast<uint16_t>(i * 31);
+  std::vector<float> got(1 << 15), want(1 << 15);
+  for (const ConvertKernels* k : all_kernels())
+    for (size_t run : {1, 8, 12, 16, 32})
+      for (size_t rows : {1, 3, 17})
+        for (size_t count : {0, 1, 5, 43}) {
+          const size_t step = run * rows + 3, dst_row = run * count + 1;
+          std::fill(got.begin(), got.end(), 0.25f);
+          std::fill(want.begin(), want.end(), 0.25f);
+          for (size_t r = 0; r < rows; ++r)
+            k->f32_from_bf16_runs(src.data() + r * run, step, want.data() + r * dst_row, run, run,
+                                  count);
+          k->f32_from_bf16_rows(src.data(), step, run, got.data(), run, dst_row, run, count, rows);
+          CHECK(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)) == 0);
+        }
+}
+
 TEST(whole_lines_around_the_caches) {
   constexpr size_t kLine = 16, kLines = 9, kRoom = (kLines + 2) * kLine;
   alignas(64) uint16_t src[kRoom];
