@@ -15,7 +15,7 @@ calrt_runtime_test(runner)
 calrt_runtime_test(graph_runner)
 calrt_test(host_rotate)
 # Over mock: what moves cells.
-foreach(name kv_mover lane_scrub prefix_cache)
+foreach(name kv_mover kv_state lane_scrub prefix_cache)
   calrt_runtime_test(${name})
   add_dependencies(${name}_test cald_mock)
 endforeach()

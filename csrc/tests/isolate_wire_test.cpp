@@ -99,6 +99,27 @@ TEST(blocks_do_not_overlap_and_come_back) {
   CHECK(!arena.give(memory->arena() + 1) && !arena.give(nullptr));
 }
 
+TEST(free_neighbours_are_one_and_few_small_blocks_are_kept) {
+  constexpr uint64_t kBytes = 1 << 20, kQuarter = kBytes / 4, kSmall = 64;
+  auto memory = SharedMemory::create();
+  for (const int first : {0, 1}) {  // whichever of two is given back first
+    Arena arena(memory->arena(), kBytes);
+    void* blocks[4];
+    for (void*& block : blocks) block = arena.take(kQuarter, 64);
+    CHECK(blocks[3] != nullptr && arena.take(1, 64) == nullptr);
+    CHECK(arena.give(blocks[first]) && arena.give(blocks[1 - first]));
+    CHECK(arena.take(2 * kQuarter, 64) == blocks[0]);
+  }
+  Arena arena(memory->arena(), kBytes);
+  std::vector<void*> small;
+  while (void* block = arena.take(kSmall, 64)) small.push_back(block);
+  CHECK(small.size() == kBytes / kSmall);
+  for (void* block : small) CHECK(arena.give(block));
+  CHECK(arena.take(kBytes / 2, 64) != nullptr);  // what is kept is no more than a few
+  // More than the mapping itself is aligned to.
+  CHECK(Arena(memory->arena(), kBytes).take(kSmall, uint64_t{1} << 31) == nullptr);
+}
+
 TEST(the_ring_keeps_what_must_be_kept_and_refuses_nonsense) {
   auto memory = SharedMemory::create();
   RingState& state = memory->control().ring;
