@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import math
 import random
 import re
+import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import pytest
 
 import calrt
 from calrt import bench_ab
+from calrt.bench_arms import RawLoop
 from calrt.cli import main
 from calrt.evidence import Evidence
 from test_calrt076 import library
@@ -238,3 +242,64 @@ def test_the_command_refuses_figures_of_outputs_that_differ(
     monkeypatch.setenv("CALRT_LAYERS", FLIP)
     assert main(["bench", "ab", "-dev", "mock", "--steps", "12", "--rounds", "1"]) == 1
     assert "refused: outputs differ: step" in capsys.readouterr().out
+
+
+# ---- a raw loop that lies --------------------------------------------------------------------------
+
+LIAR = """
+import os, sys
+print("the SDK says", "[" * 100000, '[1]', '{"level": "info"}', sys.argv[1], sep="\\n", flush=True)
+if sys.argv[3:] and os.fork() == 0:  # keeps the pipe for a while
+    import time
+    os.setsid()
+    time.sleep(40)
+for line in sys.stdin:
+    print(sys.argv[2], flush=True)
+"""
+READY = '{"rows": 1, "lanes": 4, "cells": 64}'
+
+
+def liar(ready: str = READY, answer: str = "", *more: str) -> RawLoop:
+    return RawLoop([sys.executable, "-c", LIAR, ready, answer, *more], 30.0)
+
+
+@pytest.mark.parametrize(
+    ("ready", "due"),
+    [
+        ('{"rows": 0, "lanes": 4, "cells": 64}', "whole numbers of 1 or more"),
+        ('{"rows": 1, "lanes": "4", "cells": 64}', "whole numbers of 1 or more"),
+        ('{"rows": 1, "lanes": 4, "cells": 1e9}', "whole numbers of 1 or more"),
+        ('{"rows": 8, "lanes": 4, "cells": 64}', "as many lanes as rows"),
+    ],
+)
+def test_a_loop_of_impossible_numbers_is_refused(ready: str, due: str) -> None:
+    with pytest.raises(calrt.ExecutionError, match=rf"arm A: python\S* answered .*: {due} is due"):
+        liar(ready)
+
+
+@pytest.mark.parametrize(
+    ("answer", "due"),
+    [
+        ('{"ns": 0, "sha256": ["a", "b"]}', "a time of 1 ns or more"),
+        ('{"ns": NaN, "sha256": ["a", "b"]}', "a time of 1 ns or more"),
+        ('{"ns": null, "sha256": ["a", "b"]}', "a time of 1 ns or more"),
+        ('{"ns": 5, "sha256": ["a"]}', "a digest of each of 2 steps"),
+        ('{"ns": 5, "sha256": ["a", 2]}', "a digest of each of 2 steps"),
+        ('{"ns": 5, "sha256": 3}', "a digest of each of 2 steps"),
+    ],
+)
+def test_a_block_of_impossible_figures_is_refused(answer: str, due: str) -> None:
+    with contextlib.closing(liar(answer=answer)) as loop:
+        assert loop.ready["lanes"] == 4  # whatever objects the SDK printed before
+        with pytest.raises(calrt.ExecutionError, match=rf"answered .*: {due} is due"):
+            loop.run(2, 1)
+
+
+def test_a_process_that_a_loop_left_behind_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calrt.bench_arms._END_S", 0.2)
+    loop = liar(READY, '{"ns": 5, "sha256": ["a", "b"]}', "fork")
+    assert loop.run(2, 1) == (5, ["a", "b"])
+    closing = threading.Thread(target=loop.close, daemon=True)
+    closing.start()
+    closing.join(30)
+    assert not closing.is_alive()

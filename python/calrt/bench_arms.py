@@ -25,6 +25,10 @@ from calrt.probes.subject import open_when_free
 
 __all__ = ["Arms", "patience"]
 
+_READY = ("rows", "lanes", "cells")
+_END_S = 5.0
+_MOST_SAID = 200  # characters
+
 
 def patience(steps: int) -> float:
     """Seconds for a block of so many steps, by default: to load and to begin, and a quarter second each."""
@@ -130,7 +134,11 @@ class RawLoop:
         self._reader = threading.Thread(target=self._pump, name="calrt-raw-loop", daemon=True)
         self._reader.start()
         try:
-            self.ready = self._answer()
+            self.ready = self._answer(*_READY)
+            if not all(type(self.ready[name]) is int and 0 < self.ready[name] < 1 << 31 for name in _READY):
+                raise self._nonsense(self.ready, "whole numbers of 1 or more")
+            if self.ready["lanes"] < self.ready["rows"]:
+                raise self._nonsense(self.ready, "as many lanes as rows")
         except BaseException:
             self.close()
             raise
@@ -141,8 +149,8 @@ class RawLoop:
                 self._lines.put(line)
         self._lines.put(None)
 
-    def _answer(self) -> dict[str, Any]:
-        """The next JSON line; what else an SDK prints is passed over."""
+    def _answer(self, *wanted: str) -> dict[str, Any]:
+        """The next JSON object with the fields that are wanted; what else an SDK prints is passed over."""
         until = time.monotonic() + self._timeout
         while True:
             try:
@@ -164,30 +172,39 @@ class RawLoop:
                 raise error_for(Status.EXECUTION_FAILED, f"arm A: {self._name} {how}")
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(row, dict) and "error" in row:
                 raise error_for(Status.EXECUTION_FAILED, f"arm A: {self._name}: {row['error']}")
-            if isinstance(row, dict):
+            if isinstance(row, dict) and row.keys() >= set(wanted):
                 return row
+
+    def _nonsense(self, row: dict[str, Any], due: str) -> calrt.CalrtError:
+        said = json.dumps(row)[:_MOST_SAID]
+        return error_for(Status.EXECUTION_FAILED, f"arm A: {self._name} answered {said}: {due} is due")
 
     def run(self, steps: int, sequences: int) -> tuple[int, list[str]]:
         with contextlib.suppress(BrokenPipeError):
             print(f"run {steps} {sequences}", file=self._child.stdin, flush=True)
-        row = self._answer()
-        return int(row["ns"]), list(row["sha256"])
+        row = self._answer("ns", "sha256")
+        ns, digests = row["ns"], row["sha256"]
+        if type(ns) is not int or not 0 < ns < 1 << 63:
+            raise self._nonsense(row, "a time of 1 ns or more")
+        if not isinstance(digests, list) or [type(each) for each in digests] != [str] * steps:
+            raise self._nonsense(row, f"a digest of each of {steps} steps")
+        return ns, digests
 
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):
             if self._child.stdin is not None:
                 self._child.stdin.close()
         self._end()
-        self._reader.join()
+        self._reader.join(_END_S)  # not for ever: what the program left behind may hold the pipe
 
     def _end(self) -> int:
         """Its exit code, once it has ended by itself or was killed."""
         try:
-            return self._child.wait(5)
+            return self._child.wait(_END_S)
         except subprocess.TimeoutExpired:
             self._child.kill()
             return self._child.wait()
