@@ -55,12 +55,12 @@ void CompletionFd::post(uint64_t tag) noexcept {
 }
 
 std::vector<uint64_t> CompletionFd::drain() {
+  std::vector<uint64_t> tags;
+  std::lock_guard lock(mutex_);
+  tags.reserve(pending_.size() + expected_);  // first what may throw: it stays readable then
   uint64_t counter[8];
   while (read(read_, counter, sizeof counter) == static_cast<ssize_t>(sizeof counter)) {
   }
-  std::vector<uint64_t> tags;
-  std::lock_guard lock(mutex_);
-  tags.reserve(pending_.size() + expected_);
   tags.swap(pending_);
   return tags;
 }

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "engine/completion_fd.h"
 #include "engine/ring.h"
 #include "tests/check.h"
 #include "tests/failing_new.h"
@@ -14,10 +15,11 @@ using namespace calrt::testing;
 
 namespace {
 
-bool readable(const EventRing& ring) {
-  pollfd look{ring.fd(), POLLIN, 0};
+bool readable(int fd) {
+  pollfd look{fd, POLLIN, 0};
   return poll(&look, 1, 0) == 1;
 }
+bool readable(const EventRing& ring) { return readable(ring.fd()); }
 
 void publish(EventRing& ring, std::vector<uint64_t> requests) {
   std::vector<Event> events;
@@ -70,4 +72,24 @@ TEST(a_drain_without_memory_leaves_all_as_it_was) {
       },
       [&] { CHECK(got.empty() && readable(ring) && ring.room() == 2); });
   CHECK(failed > 0 && (requests(got) == std::vector<uint64_t>{1, 2}) && !readable(ring));
+}
+
+TEST(ends_that_are_not_fetched_for_want_of_memory_are_told_again) {
+  const auto ends = *CompletionFd::make();
+  ends->expect();
+  ends->expect();
+  ends->post(1);
+  std::vector<uint64_t> got;
+  const int failed = each_allocation_fails(
+      [&] {
+        try {
+          got = ends->drain();
+        } catch (const std::bad_alloc&) {
+          got.clear();
+        }
+      },
+      [&] { CHECK(got.empty() && readable(ends->fd())); });
+  CHECK(failed > 0 && got == std::vector<uint64_t>{1} && !readable(ends->fd()));
+  ends->post(2);
+  CHECK(readable(ends->fd()) && ends->drain() == std::vector<uint64_t>{2});
 }
