@@ -107,9 +107,10 @@ void StepRunner::Impl::take_inbox(bool* cancel_all) {
     reaped.swap(completions);
     *cancel_all = closing;
   }
+  // Ends first: if something fails here, no flight may stay in the air.
+  for (const uint64_t job_seq : reaped) loop->completed(job_seq);
   for (auto& record : new_starts) loop->core().start(std::move(record));
   for (const uint64_t request : new_cancels) loop->core().cancel(request, monotonic_ns());
-  for (const uint64_t job_seq : reaped) loop->completed(job_seq);
 }
 
 void StepRunner::Impl::publish() {

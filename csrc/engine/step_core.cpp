@@ -2,9 +2,27 @@
 #include "engine/step_core.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace calrt::engine {
+
+namespace {
+
+constexpr size_t kEventsPerRequest = 4;  // STARTED, PREFILL, TOKEN, ENDED
+
+// The code at least, if there is no memory for the words.
+void keep(const Error& error, Error* out) noexcept {
+  out->code = error.code;
+  out->native_code = error.native_code;
+  try {
+    out->message = error.message;
+  } catch (const std::bad_alloc&) {
+    out->message.clear();
+  }
+}
+
+}  // namespace
 
 bool GraphShape::serves(uint32_t lane) const {
   if (lane_map == CALD_LANE_MAP_ANY) return true;
@@ -25,6 +43,8 @@ StepCore::StepCore(std::vector<GraphShape> graphs, std::shared_ptr<kv::LaneTable
   }
   records_.reserve(lanes_->lanes());
   ready_.reserve(lanes_->lanes());
+  // Between two looks at them: those of two jobs that ended and of two that began.
+  events_.reserve(4 * kEventsPerRequest * lanes_->lanes());
 }
 
 // ---- requests -----------------------------------------------------------------------------------
@@ -191,8 +211,7 @@ PlanRow StepCore::row_of(Record* record) {
 }
 
 size_t StepCore::events_of(const JobPlan& plan) const {
-  constexpr size_t kPerRequest = 4;  // STARTED, PREFILL, TOKEN, ENDED
-  return kPerRequest * (plan.graph.prefill ? 1 : plan.n_valid);
+  return kEventsPerRequest * (plan.graph.prefill ? 1 : plan.n_valid);
 }
 
 // ---- around the submit --------------------------------------------------------------------------
@@ -267,7 +286,7 @@ bool StepCore::wants(const PlanRow& row) {
   return row.sample && row.record != nullptr && row.record->state != RequestState::DRAINING;
 }
 
-void StepCore::completed(const JobPlan& plan, uint64_t tag, const std::vector<RowResult>& results,
+void StepCore::completed(const JobPlan& plan, uint64_t tag, std::vector<RowResult>& results,
                          uint64_t now_ns) {
   ended(plan);
   each_member(plan, [&](size_t row, uint32_t n) {
@@ -284,7 +303,7 @@ void StepCore::ended(const JobPlan& plan) {
   alone_ = false;
 }
 
-void StepCore::advance(Record* record, uint32_t n, const RowResult& result, uint64_t now_ns) {
+void StepCore::advance(Record* record, uint32_t n, RowResult& result, uint64_t now_ns) {
   const bool prompt = record->remaining() > 0;
   const bool last = record->remaining() <= n;
   const auto event = !prompt ? RequestEvent::TOKEN_DONE
@@ -301,7 +320,7 @@ void StepCore::advance(Record* record, uint32_t n, const RowResult& result, uint
   if (last) drew(record, result, now_ns);
 }
 
-void StepCore::drew(Record* record, const RowResult& result, uint64_t now_ns) {
+void StepCore::drew(Record* record, RowResult& result, uint64_t now_ns) {
   const int32_t token = result.sampled.token;
   if (token < 0) {
     const Error error = fail(Status::INTERNAL,
@@ -317,7 +336,7 @@ void StepCore::drew(Record* record, const RowResult& result, uint64_t now_ns) {
   ++statistics_.tokens;
   publish(EventKind::TOKEN, *record, token, now_ns);
   events_.back().logprob = result.sampled.logprob;
-  events_.back().top = result.top;
+  events_.back().top.swap(result.top);
   if (record->generated >= record->start.max_tokens) {
     end(record, Finish::LENGTH, {}, now_ns);
   } else if (record->position >= lanes_->cells()) {
@@ -338,7 +357,7 @@ void StepCore::failed(const JobPlan& plan, uint64_t tag, const Error& error, boo
       lanes_->end_job(lane, tag, false, true);
     if (record->state != RequestState::DRAINING) {
       record->finish = Finish::FAILED;
-      record->error = error;
+      keep(error, &record->error);
     }
     apply(record, RequestEvent::JOB_FAILED, now_ns);
   });
@@ -374,7 +393,7 @@ void StepCore::apply(Record* record, RequestEvent event, uint64_t now_ns) {
 void StepCore::end(Record* record, Finish finish, const Error& error, uint64_t now_ns) {
   if (record->state == RequestState::DRAINING || record->state == RequestState::ENDED) return;
   record->finish = finish;
-  record->error = error;
+  keep(error, &record->error);
   apply(record, RequestEvent::END, now_ns);
 }
 
@@ -385,7 +404,7 @@ void StepCore::retire(Record* record, uint64_t now_ns) {
   if (record->finish != Finish::FAILED) return;
   events_.back().status = static_cast<int32_t>(record->error.code);
   events_.back().native_code = record->error.native_code;
-  events_.back().text = record->error.message;
+  events_.back().text.swap(record->error.message);
 }
 
 void StepCore::publish(EventKind kind, const Record& record, int64_t value, uint64_t now_ns) {

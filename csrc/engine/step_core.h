@@ -8,6 +8,8 @@
 // More than one job may be in flight, of different lanes. Beside a tick only one that fills the
 // largest profile is begun, as lanes that decode apart would share no tick any more; and nothing
 // beside one that writes lanes nobody asked for.
+//
+// What ends a job or a request allocates nothing: a host that runs out of memory owes no event.
 #pragma once
 
 #include <cstdint>
@@ -87,7 +89,7 @@ class StepCore {
   // True for a row whose result completed() will use.
   static bool wants(const PlanRow& row);
   // The end of the job. results[i] belongs to rows[i]. The plan's records may be gone afterwards.
-  void completed(const JobPlan& plan, uint64_t tag, const std::vector<RowResult>& results,
+  void completed(const JobPlan& plan, uint64_t tag, std::vector<RowResult>& results,
                  uint64_t now_ns);
   // Its requests fail and its lanes are poisoned; those of a lost job stay busy until answered().
   void failed(const JobPlan& plan, uint64_t tag, const Error& error, bool lost, uint64_t now_ns);
@@ -113,8 +115,8 @@ class StepCore {
   static PlanRow row_of(Record* record);
   static bool wants_to_be_alone(const JobPlan& plan);
   void ended(const JobPlan& plan);
-  void advance(Record* record, uint32_t n, const RowResult& result, uint64_t now_ns);
-  void drew(Record* record, const RowResult& result, uint64_t now_ns);
+  void advance(Record* record, uint32_t n, RowResult& result, uint64_t now_ns);
+  void drew(Record* record, RowResult& result, uint64_t now_ns);
   void apply(Record* record, RequestEvent event, uint64_t now_ns);
   void end(Record* record, Finish finish, const Error& error, uint64_t now_ns);
   void retire(Record* record, uint64_t now_ns);

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/out_of_memory.h"
 #include "base/sha256.h"
 #include "layout/layout.h"
 #include "layout/pack.h"
@@ -26,6 +27,15 @@ uint64_t dense_row_stride(const cald_io& io) {
   const bool dense = io.rank == 2 && layout.n_axes == 2 && plain(layout.axes[0], 0) &&
                      plain(layout.axes[1], 1) && layout.axes[1].stride == element_bytes(io.dtype);
   return dense ? layout.axes[0].stride : 0;
+}
+
+std::vector<uint32_t> lanes_of(const JobPlan& plan) {
+  std::vector<uint32_t> lanes;
+  for (const PlanRow& row : plan.rows) {
+    const auto lane = static_cast<uint32_t>(row.lane);
+    if (row.lane >= 0 && (lanes.empty() || lanes.back() != lane)) lanes.push_back(lane);
+  }
+  return lanes;
 }
 
 const cald_io* find_io(const cald_io* const* list, uint32_t n, int32_t role) {
@@ -157,9 +167,11 @@ Result<uint64_t> JobSubmitter::submit(const JobPlan& plan, uint64_t deadline_ns)
   const std::shared_ptr<BindingSet>& bindings = graph.free.back();
   CALRT_TRY(fill(plan, graph, *bindings));
   note(plan);
+  std::vector<uint32_t> lanes = lanes_of(plan);
+  lost_.reserve(lost_.size() + flights_.size() + 1);  // finish() has to have a place
   CALRT_TRY_ASSIGN(auto job,
                    Job::submit(session_, model_, bindings, deadline_ns, sink_, next_->job_seq));
-  flights_.push_back({std::move(job), bindings});
+  flights_.push_back({std::move(job), bindings, std::move(lanes)});
   graph.free.pop_back();
   return next_->job_seq;
 }
@@ -203,16 +215,10 @@ Submitter::End JobSubmitter::finish(const JobPlan& plan, uint64_t job_seq) {
   }
   Flight flight = std::move(*found);
   flights_.erase(found);
-  End end{flight.job->wait(0), flight.job->state() == JobState::LOST};
-  if (end.lost) {
-    Lost lost{std::move(flight.bindings), {}};
-    for (const PlanRow& row : plan.rows) {
-      const auto lane = static_cast<uint32_t>(row.lane);
-      if (row.lane >= 0 && (lost.lanes.empty() || lost.lanes.back() != lane)) {
-        lost.lanes.push_back(lane);
-      }
-    }
-    lost_.push_back(std::move(lost));
+  const bool lost = flight.job->state() == JobState::LOST;
+  End end{or_out_of_memory([&] { return flight.job->wait(0); }), lost};
+  if (lost) {
+    lost_.push_back({std::move(flight.bindings), std::move(flight.lanes)});
     return end;
   }
   finished_ = std::move(flight.bindings);
@@ -287,6 +293,9 @@ void JobSubmitter::cancel() {
 
 std::vector<uint32_t> JobSubmitter::answered() {
   std::vector<uint32_t> lanes;
+  size_t most = 0;
+  for (const Lost& lost : lost_) most += lost.lanes.size();
+  lanes.reserve(most);  // before anything is forgotten
   std::erase_if(lost_, [&](const Lost& lost) {
     // The runtime holds the buffers until the driver has answered.
     if (lost.bindings.use_count() > 1) return false;

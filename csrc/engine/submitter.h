@@ -31,6 +31,7 @@ class Submitter {
     Result<void> result;
     bool lost = false;
   };
+  // Does not run out of memory.
   virtual End finish(const JobPlan& plan, uint64_t job_seq) = 0;
   // Logits of a row of the job that was finished last, valid until the next finish or submit.
   virtual Result<LogitsView> logits(const JobPlan& plan, uint32_t row) = 0;
@@ -74,6 +75,7 @@ class JobSubmitter final : public Submitter {
   struct Flight {
     std::shared_ptr<Job> job;
     std::shared_ptr<BindingSet> bindings;
+    std::vector<uint32_t> lanes;  // that it writes
   };
   struct Serving {
     uint64_t job_seq = 0;

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/out_of_memory.h"
+
 namespace calrt::engine {
 
 namespace {
@@ -12,6 +14,7 @@ namespace {
 constexpr uint64_t kFirstBackoffNs = 1'000'000;
 constexpr uint64_t kLongestBackoffNs = 50'000'000;
 constexpr uint64_t kRecoverAgainNs = 1'000'000'000;
+constexpr size_t kCompletionRoom = 64;
 constexpr uint64_t kOwedCheckNs = 100'000'000;  // nobody tells when a lost job's driver answers
 
 // After these no other request can go on either.
@@ -33,7 +36,9 @@ TickLoop::TickLoop(StepCore core, Submitter* submitter, uint64_t job_timeout_ns,
       job_timeout_ns_(job_timeout_ns),
       clock_(std::move(clock)),
       recover_(std::move(recover)),
-      flights_(in_flight) {}
+      flights_(in_flight) {
+  completions_.reserve(kCompletionRoom);
+}
 
 bool TickLoop::busy() const {
   return std::any_of(flights_.begin(), flights_.end(),
@@ -84,7 +89,10 @@ void TickLoop::recover() {
 }
 
 void TickLoop::reap() {
-  for (const uint64_t job_seq : std::exchange(completions_, {})) {
+  // One after the other: what an exception leaves is reaped next time.
+  while (!completions_.empty()) {
+    const uint64_t job_seq = completions_.front();
+    completions_.erase(completions_.begin());
     Flight* flight = find(job_seq);
     if (flight == nullptr) {
       ++stale_;
@@ -96,7 +104,7 @@ void TickLoop::reap() {
     ended_ns_ = now;
     if (!busy()) idle_since_ns_ = now;
     auto [result, lost] = submitter_->finish(flight->plan, job_seq);
-    if (result.ok()) result = sample(flight->plan);
+    if (result.ok()) result = or_out_of_memory([&] { return sample(flight->plan); });
     if (result.ok()) {
       core_.completed(flight->plan, flight->tag, results_, clock_());
       continue;
@@ -146,7 +154,8 @@ bool TickLoop::submit(Flight* flight) {
   flight->tag = submitter_->next_tag();
   const uint64_t now = clock_();
   if (!core_.take_lanes(flight->plan, flight->tag, now).ok()) return true;
-  auto submitted = submitter_->submit(flight->plan, now + job_timeout_ns_);
+  auto submitted =
+      or_out_of_memory([&] { return submitter_->submit(flight->plan, now + job_timeout_ns_); });
   if (!submitted.ok()) {
     refused(*flight, submitted.error());
     return clock_() >= retry_ns_;
