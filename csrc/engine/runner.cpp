@@ -26,8 +26,6 @@ namespace calrt::engine {
 
 namespace {
 
-constexpr size_t kCompletionRoom = 64;
-
 // Far enough for any wait, near enough not to overflow the clock.
 std::chrono::steady_clock::time_point time_of(uint64_t t_ns) {
   const uint64_t latest = monotonic_ns() + 3'600'000'000'000;
@@ -191,8 +189,8 @@ Result<std::unique_ptr<StepRunner>> StepRunner::make(std::shared_ptr<Model> mode
   }
   auto impl = std::make_unique<Impl>(lanes, options);
   impl->vocab = model->info().vocab;
-  impl->completions.reserve(kCompletionRoom);
-  impl->reaped.reserve(kCompletionRoom);
+  impl->completions.reserve(TickLoop::kCompletionRoom);
+  impl->reaped.reserve(TickLoop::kCompletionRoom);
   CALRT_TRY(impl->ring.open());
   CALRT_TRY_ASSIGN(std::shared_ptr<Session> session,
                    model->device()->session(model->session_index()));

@@ -14,7 +14,6 @@ namespace {
 constexpr uint64_t kFirstBackoffNs = 1'000'000;
 constexpr uint64_t kLongestBackoffNs = 50'000'000;
 constexpr uint64_t kRecoverAgainNs = 1'000'000'000;
-constexpr size_t kCompletionRoom = 64;
 constexpr uint64_t kOwedCheckNs = 100'000'000;  // nobody tells when a lost job's driver answers
 
 // After these no other request can go on either.

@@ -16,6 +16,9 @@ namespace calrt::engine {
 
 class TickLoop {
  public:
+  // Ends that may wait to be reaped without an allocation: far more than there are jobs.
+  static constexpr size_t kCompletionRoom = 64;
+
   // `clock`: ns since any fixed moment; the deadlines of requests and jobs are on it.
   // `recover`: tries the poisoned lanes that nobody owns, waiting for the device; DEVICE_LOST if
   // too few lanes of the model are left to go on with. `in_flight`: jobs submitted and not reaped,
