@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -314,8 +315,9 @@ def test_control_characters_are_shown_and_not_obeyed(cli: Run) -> None:
     from calrt.cli.run import _SHOWN
 
     assert "a\0\x1b[31m\tb\n\x7f".translate(_SHOWN) == "a\u2400\u241b[31m\tb\n\u2421"
+    assert "\x9b31m \u202e".translate(_SHOWN) == "\ufffd31m \ufffd"
     _, out, _ = cli("run", "-m", "preset:tiny", "-dev", "null", "-n", "4")
-    assert all(letter.isprintable() or letter in "\t\n" for letter in out)
+    assert not [letter for letter in out if unicodedata.category(letter) == "Cc" and letter not in "\t\n"]
 
 
 def test_an_error_of_the_runtime_keeps_its_fields_in_json(cli: Run) -> None:

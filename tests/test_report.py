@@ -21,7 +21,7 @@ import calrt
 from calrt import report
 from calrt.presets import build_preset
 from calrt.report import Made, questions, records
-from calrt.report.redact import Redactor
+from calrt.report.redact import Redactor, own_words
 from calrt.report.replay import replay
 from test_conformance_defects import driver
 from test_server_recovery import wait_for
@@ -318,7 +318,7 @@ def test_a_path_below_one_of_this_machine_is_one_path(tmp_path: Path) -> None:
 def test_no_value_of_the_environment_comes_through(before: str, after: str, value: str) -> None:
     redactor = Redactor({"ANY": value})
     shown = redactor.text(before + value + after)
-    if not re.fullmatch(r"[0-9.]+|[a-z]{1,10}", value):
+    if not re.fullmatch(r"[0-9.]+|[a-z]{1,10}", value) and value.lower() not in own_words():
         assert value not in shown or value in "<path><value><secret><user><host><mail><address>"
 
 

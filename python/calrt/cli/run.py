@@ -36,7 +36,9 @@ reserved, no job in flight, each token counted once. It exits with 1, and a tabl
 does not hold."""
 
 # Control characters that a model makes up are shown, not obeyed: U+2400 is the picture of NUL, and so on.
+# Those without a picture (0x9B begins an escape sequence, too; others turn a line's direction) are U+FFFD.
 _SHOWN = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"} | {127: 0x2421}
+_SHOWN |= dict.fromkeys((*range(0x80, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A)), 0xFFFD)
 
 _EXAMPLES = """  calrt run -m smollm2 -p "Once upon a time" -n 32 --temp 0
   calrt run -m preset:tiny -n 16                    random weights on the cpu: made-up words
